@@ -1,0 +1,35 @@
+# A thin front for CMake.
+#   make            set up what is missing, build, run all steps, print their table
+#   make step04     build ./step04
+#   make test       build and pass the tests (the GPU's too, where there is one)
+# Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024"
+MAKEFLAGS += --no-print-directory
+BUILD ?= build
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+STEPS := $(sort $(foreach file,$(notdir $(wildcard steps/step[0-9][0-9]_*.cu)),$(firstword $(subst _, ,$(file)))))
+# setup.sh leaves a newer CMake in .tools where the system's is older than 3.24. Looked up when used: setup.sh runs first.
+CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || echo cmake)
+CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
+
+.PHONY: demo steps test clean $(STEPS)
+demo: steps
+	@python3 plots/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
+
+steps: $(BUILD)/CMakeCache.txt
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS)
+	@for step in $(STEPS); do ln -sf $(BUILD)/$$step $$step; done
+
+$(STEPS): $(BUILD)/CMakeCache.txt
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
+	@ln -sf $(BUILD)/$@ $@
+
+test: $(BUILD)/CMakeCache.txt
+	@$(CMAKE) --build $(BUILD) -j $(JOBS)
+	@$(CTEST) --test-dir $(BUILD) --output-on-failure
+
+$(BUILD)/CMakeCache.txt:
+	@./setup.sh
+	@$(CMAKE) -S . -B $(BUILD) $(CMAKE_FLAGS) || { rm -f $@; exit 1; }
+
+clean:
+	rm -rf $(BUILD) $(STEPS)

@@ -1,0 +1,30 @@
+# attn_add_step(steps/stepNN_name.cu) adds
+#   stepNN_cpu, stepNN_gpu   object libraries: the same file for the CPU executor (host compiler) and for CUDA (nvcc)
+#   stepNN                   the executable, in the top of the build folder
+# and appends the object libraries to the global property ATTN_STEP_OBJECTS, for the tests, which link all steps at once.
+# The file defines attention::ATTN_DEVICE::stepNN::step(); the generated source includes it and registers that step.
+function(attn_add_step STEP_FILE)
+  string(REGEX MATCH "step[0-9][0-9]" STEP_ID ${STEP_FILE})
+
+  set(DEVICE cpu)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_cpu.cpp @ONLY)
+  add_library(${STEP_ID}_cpu OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_cpu.cpp)
+  target_compile_definitions(${STEP_ID}_cpu PRIVATE ATTN_DEVICE_CPU)
+  target_link_libraries(${STEP_ID}_cpu PRIVATE harness)
+  set(objects ${STEP_ID}_cpu)
+
+  if(ATTN_HAVE_CUDA)
+    set(DEVICE gpu)
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu @ONLY)
+    add_library(${STEP_ID}_gpu OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu)
+    target_compile_options(${STEP_ID}_gpu PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo>)
+    target_link_libraries(${STEP_ID}_gpu PRIVATE harness)
+    list(APPEND objects ${STEP_ID}_gpu)
+  endif()
+
+  add_executable(${STEP_ID})
+  target_link_libraries(${STEP_ID} PRIVATE harness_main ${objects} harness)
+  set_target_properties(${STEP_ID} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${objects})
+  set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
+endfunction()

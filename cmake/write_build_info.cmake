@@ -1,0 +1,22 @@
+# Run as a script by the target attn_build_info (cmake/build_info.cmake).
+set(commit "")
+if(GIT)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --dirty --abbrev=12 OUTPUT_VARIABLE commit ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+set(text "// Written by cmake/write_build_info.cmake. An empty string: not known, or not part of this build.
+#pragma once
+namespace attention::build_info {
+inline constexpr const char* kGitCommit = \"${commit}\";
+inline constexpr const char* kCompiler = \"${COMPILER}\";
+inline constexpr const char* kBuildType = \"${BUILD_TYPE}\";
+inline constexpr const char* kCuda = \"${CUDA}\";
+inline constexpr const char* kCudaArchitectures = \"${ARCHITECTURES}\";
+}  // namespace attention::build_info
+")
+set(old "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()

@@ -1,0 +1,232 @@
+#include "common/device/cpu/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "common/device/cpu/worker.h"
+
+namespace attention::executor {
+
+namespace {
+
+// ---- the names of tensors ------------------------------------------------------------------------------------------
+
+struct TensorNames {
+  std::mutex mutex;
+  std::vector<std::string> names;
+};
+TensorNames& tensor_names() {
+  static TensorNames all;
+  return all;
+}
+
+std::string tensor_name(int id) {
+  TensorNames& all = tensor_names();
+  const std::lock_guard lock(all.mutex);
+  return all.names[static_cast<size_t>(id)];
+}
+
+// ---- the OS threads --------------------------------------------------------------------------------------------------
+
+/// Waits for grids from the first launch to the end of the program. A thread keeps its Worker, and so its fibers' stacks.
+class Pool {
+ public:
+  explicit Pool(int threads) {
+    for (int n = 0; n < threads; ++n) threads_.emplace_back([this, n] { serve(n); });
+  }
+  ~Pool() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    work_arrived_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  int size() const { return static_cast<int>(threads_.size()); }
+
+  /// Returns when all blocks have ended or a finding has stopped them.
+  void run(GridRun& run) {
+    std::unique_lock lock(mutex_);
+    run_ = &run;
+    helpers_ = static_cast<int>(std::min<int64_t>(size(), run.grid.blocks));
+    busy_ = helpers_;
+    ++generation_;
+    work_arrived_.notify_all();
+    work_done_.wait(lock, [this] { return busy_ == 0; });
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+ private:
+  void serve(int number) {
+    Worker worker;
+    int64_t seen = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      work_arrived_.wait(lock, [&] { return ending_ || generation_ != seen; });
+      if (ending_) return;
+      seen = generation_;
+      if (number >= helpers_) continue;
+      GridRun& run = *run_;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        worker.work_on(run);
+      } catch (...) {  // no memory for a stack or for SRAM; what a kernel throws is a finding and does not come here
+        failure = std::current_exception();
+        run.stopped = true;
+      }
+      lock.lock();
+      if (failure) failure_ = failure;
+      if (--busy_ == 0) work_done_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable work_arrived_, work_done_;
+  GridRun* run_ = nullptr;
+  int64_t generation_ = 0;
+  int helpers_ = 0, busy_ = 0;
+  bool ending_ = false;
+  std::exception_ptr failure_;
+  std::vector<std::thread> threads_;
+};
+
+struct Launches {
+  std::mutex mutex;  // one grid at a time
+  std::unique_ptr<Pool> pool;
+  bool recording = false;
+  std::vector<LaunchRecord> records;
+};
+Launches& launches() {
+  static Launches all;
+  return all;
+}
+
+void refuse_what_a_gpu_would(const Grid& grid) {
+  const std::string name = grid.kernel;
+  constexpr int64_t most_blocks = (int64_t{1} << 31) - 1;
+  if (grid.threads < 1 || grid.threads > kMaxThreads)
+    throw DeviceFailure(name + ": " + std::to_string(grid.threads) + " threads per block, a block takes 1 to " + std::to_string(kMaxThreads));
+  if (grid.blocks < 1) throw DeviceFailure(name + ": a grid of " + std::to_string(grid.blocks) + " blocks, it takes at least 1");
+  if (grid.blocks > most_blocks)
+    throw Unsupported(name + ": a grid of " + std::to_string(grid.blocks) + " blocks, a launch takes at most " + std::to_string(most_blocks));
+  const int64_t limit = sram_limit();
+  if (grid.sram_bytes < 0 || grid.sram_bytes > limit)
+    throw DeviceFailure(name + ": " + std::to_string(grid.sram_bytes) + " bytes of SRAM asked, a block may have " + std::to_string(limit));
+}
+
+/// The tensors that were touched, in alphabetical order.
+std::vector<TensorBytes> by_name(const std::vector<Requested>& requested) {
+  std::vector<TensorBytes> result;
+  for (size_t id = 0; id < requested.size(); ++id)
+    if (requested[id].load || requested[id].store)
+      result.push_back({tensor_name(static_cast<int>(id)), requested[id].load, requested[id].store});
+  std::sort(result.begin(), result.end(), [](const TensorBytes& a, const TensorBytes& b) { return a.tensor < b.tensor; });
+  return result;
+}
+
+}  // namespace
+
+int tensor_id(const char* name) {
+  TensorNames& all = tensor_names();
+  const std::lock_guard lock(all.mutex);
+  const auto known = std::find(all.names.begin(), all.names.end(), name);
+  if (known != all.names.end()) return static_cast<int>(known - all.names.begin());
+  if (all.names.size() == kMaxTensors) throw std::length_error("more than " + std::to_string(kMaxTensors) + " names of tensors");
+  all.names.push_back(name);
+  return static_cast<int>(all.names.size()) - 1;
+}
+
+void report_hbm_access(const HbmAccess& it, Place place) {
+  const std::string name = tensor_name(it.tensor), row = std::to_string(it.row), col = std::to_string(it.col);
+  if (it.access == std::string("head")) report(place, "head " + row + " of " + name + ", which has " + std::to_string(it.rows), __builtin_return_address(0));
+  std::string what = std::string(it.access) + (it.elements == 4 ? "4" : "") + " of " + name + " at row " + row + ", column " + col;
+  const bool inside = it.row >= 0 && it.row < it.rows && it.col >= 0 && it.col + it.elements <= it.cols;
+  if (!it.data) what += ": its address is null";
+  else if (inside) what += ": not a multiple of 16 bytes, which an access to four elements needs";
+  else what += ": outside of its head's " + std::to_string(it.rows) + " x " + std::to_string(it.cols);
+  report(place, what, __builtin_return_address(0));
+}
+
+// ---- what the host calls ---------------------------------------------------------------------------------------------
+
+std::string Finding::text() const {
+  return kernel + ": block " + std::to_string(block) + ", thread " + std::to_string(thread) + ", " + place + ": " + what;
+}
+
+KernelFindings::KernelFindings(std::vector<Finding> found)
+    : CheckFailed(found.at(0).text() + (found.size() > 1 ? " (blocks with findings: " + std::to_string(found.size()) + ")" : "")),
+      findings(std::move(found)) {}
+
+int64_t sram_limit() {
+  constexpr int64_t limit = 227 * 1024;
+  const char* lowered = std::getenv("ATTN_SMEM_LIMIT");
+  if (!lowered) return limit;
+  char* end = nullptr;
+  const long long value = std::strtoll(lowered, &end, 10);
+  if (end == lowered || *end != '\0' || value <= 0)
+    throw BadArguments(std::string("ATTN_SMEM_LIMIT is '") + lowered + "', it must be a positive number of bytes");
+  return std::min<int64_t>(limit, value);
+}
+
+int os_threads() {
+  const int asked = executor_options().os_threads;
+  return asked > 0 ? asked : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+void run_grid(const Grid& grid) {
+  refuse_what_a_gpu_would(grid);
+  if (Worker::running()) throw DeviceFailure(std::string(grid.kernel) + ": launched from inside a kernel");
+  Launches& all = launches();
+  const std::lock_guard lock(all.mutex);
+  const auto start = std::chrono::steady_clock::now();
+  if (!all.pool || all.pool->size() != os_threads()) {
+    all.pool.reset();
+    all.pool = std::make_unique<Pool>(os_threads());
+  }
+
+  GridRun run;
+  run.grid = grid;
+  run.options = executor_options();
+  run.requested.resize(kMaxTensors);
+  try {
+    all.pool->run(run);
+  } catch (const std::bad_alloc&) {
+    throw DeviceFailure(std::string(grid.kernel) + ": out of memory for the blocks' SRAM and the threads' stacks");
+  }
+
+  if (!run.findings.empty()) {
+    std::sort(run.findings.begin(), run.findings.end(), [](const Finding& a, const Finding& b) { return a.block < b.block; });
+    throw KernelFindings(std::move(run.findings));
+  }
+  if (!all.recording) return;
+  LaunchRecord record;
+  record.kernel = grid.kernel;
+  record.time_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  record.counted = by_name(run.requested);
+  record.counted_flops = run.flops;
+  all.records.push_back(std::move(record));
+}
+
+void start_recording() {
+  Launches& all = launches();
+  const std::lock_guard lock(all.mutex);
+  all.recording = true;
+  all.records.clear();
+}
+
+std::vector<LaunchRecord> stop_recording() {
+  Launches& all = launches();
+  const std::lock_guard lock(all.mutex);
+  all.recording = false;
+  return std::exchange(all.records, {});
+}
+
+}  // namespace attention::executor

@@ -1,0 +1,145 @@
+// The CPU executor: runs a grid of a CUDA kernel on the CPU, by CUDA's own rules for threads.
+//
+// Blocks run in parallel on a few OS threads. The threads of a block are fibers of one OS thread: one runs until it waits
+// at a barrier or ends, then the next does. Kernels meet this file through kernel_language.h only.
+//
+// What it adds to running: each load and store of HBM is counted by tensor and checked against the bounds of its head;
+// SRAM starts as NaN; accesses to SRAM are checked against its size and, in the blocks that ExecutorOptions names, for
+// races; barriers that not all threads reach are found; the order of threads and blocks can be shuffled.
+//
+// What it cannot see: a register that is read before it is written; SRAM that is reached through a plain pointer rather
+// than through the hooks (SramTile calls them); a conflict between two blocks in HBM. A kernel that spins until another
+// thread of its block writes something never ends here, since threads hand over at barriers only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/device/device_api.h"
+#include "common/harness/error.h"
+
+namespace attention::executor {
+
+/// CUDA's uint3. Blocks and grids are one-dimensional here, so y and z keep their values of the default.
+struct Index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+/// A line of a kernel's source, taken where a hook is called.
+struct Place {
+  const char* file = nullptr;
+  int line = 0;
+};
+
+/// What one OS thread's kernels asked of one tensor, in bytes.
+struct Requested {
+  int64_t load = 0;
+  int64_t store = 0;
+};
+
+inline constexpr int kMaxTensors = 256;
+inline constexpr int kMaxThreads = 1024;  // per block, as CUDA has it
+inline constexpr int kWarp = 32;
+
+/// What the hooks in kernel_language.h read and write without a call: the block that this OS thread is running.
+struct BlockView {
+  unsigned char* sram = nullptr;
+  uint64_t sram_bytes = 0;      // what the launch asked for
+  uint64_t unwatched_bytes = 0; // accesses within the first so many bytes need no look: sram_bytes, or 0 in a race-checked block
+  int64_t flops = 0;
+  Requested requested[kMaxTensors] = {};  // by tensor_id
+
+  /// True when watch_sram must look at an access: outside of SRAM, or anywhere in a race-checked block.
+  __attribute__((always_inline)) bool watches(const void* address, int bytes) const {
+    const uint64_t offset = static_cast<uint64_t>(static_cast<const unsigned char*>(address) - sram), end = offset + static_cast<uint64_t>(bytes);
+    return (offset >= unwatched_bytes) | (end > unwatched_bytes);  // the first also covers addresses before SRAM, whose offset wraps
+  }
+};
+
+// initial-exec: one instruction instead of a call per access. The program is linked statically with its kernels.
+#define ATTN_THREAD_LOCAL extern __attribute__((tls_model("initial-exec"))) constinit thread_local
+ATTN_THREAD_LOCAL Index3 threadIdx;
+ATTN_THREAD_LOCAL Index3 blockIdx;
+ATTN_THREAD_LOCAL Index3 blockDim;
+ATTN_THREAD_LOCAL Index3 gridDim;
+ATTN_THREAD_LOCAL BlockView block_view;
+#undef ATTN_THREAD_LOCAL
+
+/// The number under which accesses to the tensor called `name` are counted; the same name always gives the same number.
+/// Throws std::length_error beyond kMaxTensors names.
+int tensor_id(const char* name);
+
+// ---- called by running kernel threads --------------------------------------------------------------------------------
+
+/// Reports a finding about the running kernel thread and gives its block up. Outside of a kernel throws CheckFailed.
+/// `caller` is an address in the kernel, by which the report can name the lines that an inlined function was called from.
+[[noreturn]] void report(Place place, const std::string& what, const void* caller = nullptr);
+
+/// An access to HBM that leaves its head's rows x cols, is misaligned, or goes to a null tensor. `access` is "load" or "store".
+struct HbmAccess {
+  const char* access;
+  int tensor;
+  const void* data;
+  int64_t rows, cols, row, col;
+  int elements;  // 1 or 4
+};
+[[noreturn]] void report_hbm_access(const HbmAccess& access, Place place);
+
+/// dynamic_sram<Layout>() with a Layout of `bytes` that the launch did not ask for.
+[[noreturn]] void report_layout(int64_t bytes, Place place);
+
+/// An SRAM access that BlockView::unwatched_bytes does not cover: bounds, then races.
+void watch_sram(const void* address, int bytes, bool write, Place place);
+
+void block_barrier(Place place);  // __syncthreads
+void warp_barrier(Place place);   // __syncwarp
+
+/// One operation of a whole warp: every lane deposits a pointer, the last lane to arrive calls `run` with all 32 of them.
+/// All lanes must come from the same place with the same `run`. It moves registers, as a shuffle does: it does not order
+/// accesses to SRAM.
+using WarpOperation = void (*)(void* const* lanes);
+void warp_collective(WarpOperation run, void* deposit, Place place);
+
+// ---- called by the host ----------------------------------------------------------------------------------------------
+
+struct Grid {
+  const char* kernel = "";
+  int64_t blocks = 0;
+  int threads = 0;  // per block
+  int64_t sram_bytes = 0;
+  void (*thread)(const void* arguments) = nullptr;  // one thread of the kernel
+  const void* arguments = nullptr;
+};
+
+/// One mistake that the executor caught.
+struct Finding {
+  std::string kernel;
+  int64_t block = 0;
+  int thread = 0;
+  std::string place;  // "file:line", followed by " < file:line" for the callers of an inlined function where they are known
+  std::string what;
+  std::string text() const;
+};
+
+/// Thrown by launch() when the grid has stopped: the findings of the lowest block numbers first, one per block at most.
+struct KernelFindings : CheckFailed {
+  std::vector<Finding> findings;
+  explicit KernelFindings(std::vector<Finding> found);
+};
+
+/// Runs the grid to its end with executor_options(). Throws DeviceFailure for a block or an SRAM size that a GPU would
+/// refuse, Unsupported for more than 2^31-1 blocks, KernelFindings for what the checks found.
+void run_grid(const Grid& grid);
+
+/// Bytes of SRAM that a block may ask for: 227 KiB (the H100's and H200's limit), or ATTN_SMEM_LIMIT if that is less.
+/// Throws BadArguments when ATTN_SMEM_LIMIT is not a positive number.
+int64_t sram_limit();
+
+/// OS threads that a grid runs on with executor_options().
+int os_threads();
+
+void start_recording();
+std::vector<LaunchRecord> stop_recording();  // one per launch since start_recording, in order
+
+}  // namespace attention::executor

@@ -1,0 +1,236 @@
+// The kernel language on a CPU: the names that gpu/kernel_language.h has from CUDA or defines, for the host compiler.
+// docs/names.md lists them; keep the two files in step. The engine behind them is executor.h, which also says what the
+// checks see and what they do not.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "common/device/cpu/executor.h"
+#include "common/harness/error.h"
+
+// CUDA's keywords that mean nothing on one address space. (Not __noinline__: libstdc++ uses that word itself.)
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+#if defined(__clang__)
+#define ATTN_UNROLL _Pragma("unroll")
+#define ATTN_UNROLL_1 _Pragma("nounroll")
+#define ATTN_UNROLL_2 _Pragma("unroll 2")
+#define ATTN_UNROLL_4 _Pragma("unroll 4")
+#else
+#define ATTN_UNROLL _Pragma("GCC unroll 128")
+#define ATTN_UNROLL_1 _Pragma("GCC unroll 1")
+#define ATTN_UNROLL_2 _Pragma("GCC unroll 2")
+#define ATTN_UNROLL_4 _Pragma("GCC unroll 4")
+#endif
+
+// The caller's place in the source, as default arguments: evaluated where the call stands.
+#define ATTN_CALLER const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+namespace attention {
+inline namespace ATTN_DEVICE {
+
+using uint3 = executor::Index3;
+using executor::blockDim;
+using executor::blockIdx;
+using executor::gridDim;
+using executor::threadIdx;
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+inline void __syncthreads(ATTN_CALLER) { executor::block_barrier({file, line}); }
+inline void __syncwarp(ATTN_CALLER) { executor::warp_barrier({file, line}); }
+
+/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix.
+/// T is `float` to write or `const float` to read. Each access is checked against rows and cols and counted under the
+/// tensor's name. A view made on the device, from an address and two sizes, counts as "(unnamed)".
+template <class T>
+struct Global {
+  T* data;
+  int64_t rows;
+  int64_t cols;
+
+  Global(T* address, const char* tensor, int64_t heads, int64_t rows_, int64_t cols_)
+      : data(address), rows(rows_), cols(cols_), heads_(heads), tensor_(executor::tensor_id(tensor)) {}
+  Global(T* address, int64_t rows_, int64_t cols_) : Global(address, "(unnamed)", 1, rows_, cols_) {}
+
+  Global head(int64_t h, ATTN_CALLER) const {
+    if (static_cast<uint64_t>(h) >= static_cast<uint64_t>(heads_)) [[unlikely]]
+      executor::report_hbm_access({"head", tensor_, data, heads_, 1, h, 0, 1}, {file, line});
+    Global one = *this;
+    if (data) one.data += h * rows * cols;
+    one.heads_ = 1;
+    return one;
+  }
+  T load(int64_t row, int64_t col, ATTN_CALLER) const {
+    const T* from = checked("load", 1, row, col, file, line);
+    executor::block_view.requested[tensor_].load += sizeof(T);
+    return *from;
+  }
+  /// Four neighbours, or zeros (and no access, no bytes) when `inside` is false.
+  float4 load4_if(bool inside, int64_t row, int64_t col, ATTN_CALLER) const {
+    if (!inside) return {};
+    const T* from = checked("load", 4, row, col, file, line);
+    executor::block_view.requested[tensor_].load += sizeof(float4);
+    return *reinterpret_cast<const float4*>(from);
+  }
+  void store(int64_t row, int64_t col, T value, ATTN_CALLER) const {
+    T* to = checked("store", 1, row, col, file, line);
+    executor::block_view.requested[tensor_].store += sizeof(T);
+    *to = value;
+  }
+  void store4(int64_t row, int64_t col, float4 value, ATTN_CALLER) const {
+    T* to = checked("store", 4, row, col, file, line);
+    executor::block_view.requested[tensor_].store += sizeof(float4);
+    *reinterpret_cast<float4*>(to) = value;
+  }
+
+ private:
+  int64_t heads_;
+  int tensor_;
+
+  __forceinline__ T* checked(const char* access, int elements, int64_t row, int64_t col, const char* file, int line) const {
+    T* address = data + row * cols + col;
+    const bool inside = (row >= 0) & (row < rows) & (col >= 0) & (col + elements <= cols) & (data != nullptr);
+    const bool aligned = elements == 1 || reinterpret_cast<uintptr_t>(address) % sizeof(float4) == 0;
+    if (!(inside & aligned)) [[unlikely]]
+      executor::report_hbm_access({access, tensor_, data, rows, cols, row, col, elements}, {file, line});
+    return address;
+  }
+};
+
+/// The block's dynamic SRAM, laid out as `Layout` (a struct of SRAM tiles), filled with NaN at the start of each block.
+template <class Layout>
+Layout& dynamic_sram(ATTN_CALLER) {
+  const executor::BlockView& view = executor::block_view;
+  if (sizeof(Layout) > view.sram_bytes) [[unlikely]]
+    executor::report_layout(sizeof(Layout), {file, line});
+  return *reinterpret_cast<Layout*>(view.sram);
+}
+
+/// Says that `bytes` bytes of SRAM from `address` on are about to be read (written): SramTile calls these once per row.
+/// In a block that is not race-checked all that happens is the bounds test here.
+__forceinline__ void note_sram_read(const void* address, int bytes, ATTN_CALLER) {
+  if (executor::block_view.watches(address, bytes)) [[unlikely]] executor::watch_sram(address, bytes, false, {file, line});
+}
+__forceinline__ void note_sram_write(const void* address, int bytes, ATTN_CALLER) {
+  if (executor::block_view.watches(address, bytes)) [[unlikely]] executor::watch_sram(address, bytes, true, {file, line});
+}
+
+/// Adds to LaunchRecord::counted_flops.
+__forceinline__ void count_flops(int64_t flops) { executor::block_view.flops += flops; }
+
+// ---- arithmetic --------------------------------------------------------------------------------------------------------
+// The C library's fmaxf and expf are calls; these are inline and fit the compiler's vectors. Same results as CUDA's to the
+// last digit or two: fmaxf ignores a NaN, expf and exp2f are within 2 ulp.
+
+inline float fmaxf(float a, float b) { return b != b ? a : (a > b ? a : b); }
+inline float fminf(float a, float b) { return b != b ? a : (a < b ? a : b); }
+
+/// e^r * 2^n for |r| <= ln(2)/2. Polynomial: S. Moshier, Cephes library, expf.
+inline float scaled_exp(float r, int n) {
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const int half = n >> 1;  // 2^n in two factors: for results that underflow step by step, n passes the exponent's range
+  const auto power = [](int e) { return std::bit_cast<float>(static_cast<uint32_t>(e + 127) << 23); };
+  return p * power(half) * power(n - half);
+}
+/// Rounds |x| < 2^22 to an integer, as float and as int: adding 1.5 * 2^23 leaves it in the last bits.
+inline float round_to_int(float x, int& n) {
+  constexpr float shift = 12582912.0f;
+  const float shifted = x + shift;
+  n = static_cast<int>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(shift)) & 0xfff;
+  n = (n ^ 0x800) - 0x800;  // the low 12 bits with their sign: a NaN's bits stay in range too
+  return shifted - shift;
+}
+inline float expf(float x) {
+  x = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);  // 0 and infinity lie beyond; a NaN passes
+  int n;
+  const float whole = round_to_int(x * 1.44269504f, n);
+  return scaled_exp(x - whole * 0.693359375f + whole * 2.12194440e-4f, n);  // ln 2 in two parts: the first product is exact
+}
+inline float exp2f(float x) {
+  x = x < -151.0f ? -151.0f : (x > 129.0f ? 129.0f : x);
+  int n;
+  const float whole = round_to_int(x, n);
+  return scaled_exp((x - whole) * 0.693147181f, n);
+}
+
+/// Four floats that the compiler keeps in one register; Unaligned4 is how four neighbours of an array become one.
+using Vector4 = float __attribute__((vector_size(16), may_alias));
+using Unaligned4 = float __attribute__((vector_size(16), may_alias, aligned(4)));
+
+/// Four multiply-adds at once. `Partial` accumulates a dot product as four running sums; total() is its value.
+struct Partial {
+  Vector4 sum = {0, 0, 0, 0};
+};
+__forceinline__ void multiply_add(Partial& acc, const float4& a, const float4& b) {
+  acc.sum = reinterpret_cast<const Vector4&>(a) * reinterpret_cast<const Vector4&>(b) + acc.sum;
+}
+__forceinline__ float total(const Partial& acc) { return (acc.sum[0] + acc.sum[1]) + (acc.sum[2] + acc.sum[3]); }
+__forceinline__ void multiply_add(float (&acc)[4], float a, const float4& b) {
+  Unaligned4& sum = reinterpret_cast<Unaligned4&>(acc);
+  sum = a * reinterpret_cast<const Vector4&>(b) + sum;
+}
+
+// ---- a warp's collectives ----------------------------------------------------------------------------------------------
+
+/// For each group of `Lanes` neighbouring lanes: x[n] of each becomes the combination of all of them.
+template <int Lanes, int N, class Combine>
+void combine_lanes(void* const* lanes) {
+  static_assert(Lanes >= 1 && executor::kWarp % Lanes == 0);
+  for (int first = 0; first < executor::kWarp; first += Lanes) {
+    float result[N];
+    for (int n = 0; n < N; ++n) result[n] = static_cast<const float*>(lanes[first])[n];
+    for (int lane = 1; lane < Lanes; ++lane)
+      for (int n = 0; n < N; ++n) result[n] = Combine{}(result[n], static_cast<const float*>(lanes[first + lane])[n]);
+    for (int lane = 0; lane < Lanes; ++lane)
+      for (int n = 0; n < N; ++n) static_cast<float*>(lanes[first + lane])[n] = result[n];
+  }
+}
+struct Maximum {
+  float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+struct Sum {
+  float operator()(float a, float b) const { return a + b; }
+};
+
+/// Each x[n] becomes the maximum (sum) over the `Lanes` neighbouring lanes that share it; all 32 lanes take part.
+template <int Lanes, int N>
+void lanes_max(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line}); }
+template <int Lanes, int N>
+void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Sum>, x, {file, line}); }
+
+/// kernel<<<grid, block, sram_bytes>>>(args...) on the executor; returns when the grid has ended.
+/// Throws as executor::run_grid does, naming the kernel.
+template <class... Params, class... Args>
+void launch(const char* name, void (*kernel)(Params...), int64_t grid, int block, int64_t sram_bytes, Args... args) {
+  const auto thread = [&] { kernel(args...); };
+  executor::Grid work{name, grid, block, sram_bytes, nullptr, &thread};
+  work.thread = [](const void* self) { (*static_cast<decltype(&thread)>(self))(); };
+  executor::run_grid(work);
+}
+
+}  // namespace ATTN_DEVICE
+}  // namespace attention
+
+#undef ATTN_CALLER

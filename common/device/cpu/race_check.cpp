@@ -1,0 +1,68 @@
+#include "common/device/cpu/race_check.h"
+
+#include <algorithm>
+
+namespace attention::executor {
+
+void ShadowSram::reset(int64_t sram_bytes) {
+  const size_t words = static_cast<size_t>((sram_bytes + 3) / 4);
+  for (auto* accesses : {&writer_, &reader_, &other_reader_}) accesses->assign(words, Access{});
+}
+
+// True when a read changes nothing in any of these words, as most reads do: a row of K is read by all lanes of all warps.
+// Arithmetic rather than comparisons, so that compilers check several words at once.
+bool ShadowSram::nothing_new(size_t first, size_t count, Access now) const {
+  constexpr int epoch_shift = Access::kEpochBits + Access::kThreadBits + Access::kSiteBits;
+  constexpr uint64_t warp = Access::kWarpBits, warp_and_epoch = Access::kWarpBits | Access::kWarpEpochBits;
+  const auto zero = [](uint64_t x) { return (x - 1) >> 63; };  // 1 when x == 0, else 0; for x < 2^63
+  const Access *writers = &writer_[first], *readers = &reader_[first], *others = &other_reader_[first];
+  uint64_t news = 0;
+  for (size_t n = 0; n < count; ++n) {
+    const uint64_t reader = readers[n].bits, other = others[n].bits;
+    const uint64_t written = zero((writers[n].bits ^ now.bits) >> epoch_shift);                     // in this epoch: to be looked at
+    const uint64_t fewer_than_two = ((reader ^ now.bits) | (other ^ now.bits)) >> epoch_shift;      // readers in this epoch
+    const uint64_t one_warp = zero((reader ^ other) & warp);                                        // both of one warp, and this
+    const uint64_t mine = zero((reader ^ now.bits) & warp_and_epoch);                               // one of it too, as it was then
+    news |= written | fewer_than_two | (one_warp & ~mine);
+  }
+  return news == 0;
+}
+
+ShadowSram::Race ShadowSram::read(int64_t first_byte, int64_t bytes, Access now) {
+  const size_t first = static_cast<size_t>(first_byte / 4), count = static_cast<size_t>((first_byte + bytes + 3) / 4) - first;
+  if (nothing_new(first, count, now)) return {};
+  for (size_t n = first; n < first + count; ++n) {
+    if (now.unordered(writer_[n])) return {true, writer_[n], true, static_cast<int64_t>(n) * 4};
+    Access &reader = reader_[n], &other = other_reader_[n];
+    if (!now.same_block_epoch(reader)) {
+      reader = now;
+      other = {};
+      continue;
+    }
+    const bool two = now.same_block_epoch(other);
+    if (two && other.warp() != reader.warp()) continue;  // any writer races with one of the two
+    if (reader.warp() != now.warp()) {
+      other = now;
+    } else if (!now.same_epochs(reader)) {
+      reader = now;  // its warp has passed a __syncwarp since: for other warps this read stands for the older one
+      other = {};
+    } else if (!two && reader.thread() != now.thread()) {
+      other = now;
+    }
+  }
+  return {};
+}
+
+ShadowSram::Race ShadowSram::write(int64_t first_byte, int64_t bytes, Access now) {
+  const size_t first = static_cast<size_t>(first_byte / 4), end = static_cast<size_t>((first_byte + bytes + 3) / 4);
+  for (size_t n = first; n < end; ++n) {
+    const int64_t byte = static_cast<int64_t>(n) * 4;
+    if (now.unordered(writer_[n])) return {true, writer_[n], true, byte};
+    if (now.unordered(reader_[n])) return {true, reader_[n], false, byte};
+    if (now.unordered(other_reader_[n])) return {true, other_reader_[n], false, byte};
+    writer_[n] = now;
+  }
+  return {};
+}
+
+}  // namespace attention::executor

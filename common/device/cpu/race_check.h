@@ -1,0 +1,69 @@
+// The race check: a shadow of the block's SRAM that remembers, for each 4-byte word, who wrote it last and who read it.
+//
+// Two accesses by different threads, at least one of them a write, must be ordered by a barrier that both threads pass
+// between them: __syncthreads, or for threads of one warp __syncwarp. Every barrier starts a new epoch (of the block, of
+// the warp), so two accesses are unordered exactly when their epochs are equal. That does not depend on the order in
+// which the threads happened to run: one run finds what any order could show.
+// Same idea as the last-access words of FastTrack (Flanagan, Freund: FastTrack, PLDI 2009), with barriers as the only order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace attention::executor {
+
+/// One access, packed so that two are compared with a few bit operations.
+struct Access {
+  static constexpr int kSiteBits = 14, kThreadBits = 10, kEpochBits = 20;
+  static constexpr int kSites = 1 << kSiteBits;
+  static constexpr uint32_t kEpochs = 1u << kEpochBits;
+
+  static constexpr uint64_t kWarpBits = uint64_t{31} << (kSiteBits + 5);  // a thread's number: 5 bits of warp, 5 of lane
+  static constexpr uint64_t kWarpEpochBits = uint64_t{kEpochs - 1} << (kThreadBits + kSiteBits);
+
+  uint64_t bits = 0;  // block epoch | warp epoch | thread | site; 0: no access (block epochs start at 1)
+
+  Access() = default;
+  Access(uint32_t block_epoch, uint32_t warp_epoch, int thread, int site)
+      : bits(uint64_t{block_epoch} << (kEpochBits + kThreadBits + kSiteBits) | uint64_t{warp_epoch % kEpochs} << (kThreadBits + kSiteBits) |
+             uint64_t(thread) << kSiteBits | uint64_t(site)) {}
+
+  int thread() const { return static_cast<int>(bits >> kSiteBits) & ((1 << kThreadBits) - 1); }
+  int site() const { return static_cast<int>(bits) & (kSites - 1); }
+  int warp() const { return thread() / 32; }
+
+  bool same_block_epoch(Access other) const { return (bits ^ other.bits) >> (kEpochBits + kThreadBits + kSiteBits) == 0; }
+  bool same_epochs(Access other) const { return (bits ^ other.bits) >> (kThreadBits + kSiteBits) == 0; }
+
+  /// True when no barrier lies between the two and they are of different threads.
+  bool unordered(Access other) const {
+    if (!same_block_epoch(other) || thread() == other.thread()) return false;
+    return warp() != other.warp() || same_epochs(other);
+  }
+};
+
+class ShadowSram {
+ public:
+  struct Race {
+    bool found = false;
+    Access earlier;
+    bool earlier_writes = false;
+    int64_t byte = 0;  // of the word, from the start of the block's SRAM
+  };
+
+  /// Forgets all accesses: at the start of a block of `sram_bytes`, and when the epochs start again from 1.
+  void reset(int64_t sram_bytes);
+
+  Race read(int64_t first_byte, int64_t bytes, Access now);
+  Race write(int64_t first_byte, int64_t bytes, Access now);
+
+ private:
+  bool nothing_new(std::size_t first, std::size_t count, Access now) const;
+
+  // By word. Two readers are enough to answer for all: once they are of different warps, any writer races with one of
+  // them; while all readers are of one warp, two of its newest epoch stand for the rest.
+  std::vector<Access> writer_, reader_, other_reader_;
+};
+
+}  // namespace attention::executor

@@ -1,0 +1,355 @@
+#include "common/device/cpu/worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "common/device/cpu/source_lines.h"
+
+namespace attention::executor {
+
+constinit thread_local Index3 threadIdx;
+constinit thread_local Index3 blockIdx;
+constinit thread_local Index3 blockDim;
+constinit thread_local Index3 gridDim;
+constinit thread_local BlockView block_view;
+
+namespace {
+
+constinit thread_local Worker* running_worker = nullptr;
+
+constexpr int kNanByte = 0xff;  // four of them are a NaN in fp32, two in fp16 and bf16
+
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and any seed will do.
+struct Random {
+  uint64_t state;
+  uint64_t next() {
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  int below(int bound) { return static_cast<int>((next() >> 32) * static_cast<uint64_t>(bound) >> 32); }
+};
+
+bool same(Place a, Place b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
+
+}  // namespace
+
+std::string to_string(Place place) {
+  if (!place.file) return "its start";  // a thread that has met no barrier yet
+  const std::string path = place.file;
+  return path.substr(path.rfind('/') + 1) + ":" + std::to_string(place.line);
+}
+
+std::string where(Place place, const void* caller) {
+  const std::string lines = source_lines(caller);
+  return lines.empty() ? to_string(place) : lines;
+}
+
+// ---- which block, in which order -----------------------------------------------------------------------------------
+
+bool GridRun::race_checked(int64_t block) const {
+  if (options.race_check == ExecutorOptions::RaceCheck::ends) return block == 0 || block == grid.blocks - 1;
+  return options.race_check == ExecutorOptions::RaceCheck::all;
+}
+
+// The last block comes second: when only the ends are race-checked they take longest, and so overlap. The others follow in
+// order, or spread by a step that has no common divisor with their number and so visits each of them once.
+int64_t GridRun::block_at(int64_t n) const {
+  if (n == 0) return 0;
+  if (n == 1) return grid.blocks - 1;
+  const int64_t between = grid.blocks - 2;
+  if (options.thread_order == 0) return n - 1;
+  Random random{options.thread_order};
+  int64_t step = 1 + static_cast<int64_t>(random.next() % static_cast<uint64_t>(between));
+  while (std::gcd(step, between) != 1) ++step;
+  return 1 + (n - 2) * step % between;
+}
+
+void Worker::order_threads(int64_t block) {
+  for (int n = 0; n < threads_count_; ++n) order_[n] = static_cast<uint16_t>(n);
+  if (run_->options.thread_order != 0) {
+    Random random{run_->options.thread_order + static_cast<uint64_t>(block) * 0x9e3779b97f4a7c15u};
+    for (int n = threads_count_ - 1; n > 0; --n) std::swap(order_[n], order_[random.below(n + 1)]);
+  }
+  int filled[kMaxThreads / kWarp] = {};
+  for (int n = 0; n < threads_count_; ++n) {
+    const int warp = order_[n] / kWarp;
+    warps_[warp].order[filled[warp]++] = order_[n];
+  }
+}
+
+// ---- running -------------------------------------------------------------------------------------------------------
+
+Worker* Worker::running() { return running_worker; }
+
+void Worker::work_on(GridRun& run) {
+  run_ = &run;
+  running_worker = this;
+  prepare(run);
+  for (int64_t n; !run.stopped && (n = run.next++) < run.grid.blocks;) run_block(run.block_at(n));
+  running_worker = nullptr;
+
+  const std::lock_guard lock(run.mutex);
+  run.flops += block_view.flops;
+  for (size_t tensor = 0; tensor < run.requested.size(); ++tensor) {
+    run.requested[tensor].load += block_view.requested[tensor].load;
+    run.requested[tensor].store += block_view.requested[tensor].store;
+  }
+}
+
+void Worker::prepare(const GridRun& run) {
+  constexpr size_t alignment = 256;
+  threads_count_ = run.grid.threads;
+  const size_t bytes = static_cast<size_t>(run.grid.sram_bytes);
+  if (sram_memory_.size() < bytes + alignment) sram_memory_.resize(bytes + alignment);
+  block_view = {};
+  block_view.sram = sram_memory_.data() + (alignment - reinterpret_cast<uintptr_t>(sram_memory_.data()) % alignment);
+  block_view.sram_bytes = bytes;
+  blockDim = {static_cast<unsigned>(run.grid.threads), 1, 1};
+  gridDim = {static_cast<unsigned>(run.grid.blocks), 1, 1};
+}
+
+void Worker::run_block(int64_t block) {
+  block_ = block;
+  blockIdx = {static_cast<unsigned>(block), 0, 0};
+  std::memset(block_view.sram, kNanByte, block_view.sram_bytes);
+  race_checked_ = run_->race_checked(block);
+  block_view.unwatched_bytes = race_checked_ ? 0 : block_view.sram_bytes;
+  block_epoch_ = 1;
+  if (race_checked_) shadow_.reset(run_->grid.sram_bytes);
+
+  order_threads(block);
+  for (int n = 0; n < threads_count_; ++n) threads_[n] = {};
+  for (int warp = 0; warp * kWarp < threads_count_; ++warp) {
+    warps_[warp].gathering = {};
+    warps_[warp].lanes = std::min(kWarp, threads_count_ - warp * kWarp);
+    warps_[warp].epoch = 0;
+  }
+  block_gathering_ = {};
+  unfinished_ = threads_count_;
+  ready_count_ = 0;
+  release(order_, threads_count_);
+
+  current_ = take_next();
+  os_thread_.switch_to(idle_fiber());
+  if (unfinished_ != 0) {  // given up: the fibers that still stand in the kernel start afresh
+    idle_.clear();
+    for (auto& one : fibers_) {
+      one->fiber.start(one->stack.top(), one->stack.bytes(), fiber_main);
+      idle_.push_back(&one->fiber);
+    }
+  }
+}
+
+Fiber& Worker::idle_fiber() {
+  if (idle_.empty()) {
+    fibers_.push_back(std::make_unique<FiberWithStack>(static_cast<unsigned>(fibers_.size())));
+    FiberWithStack& made = *fibers_.back();
+    made.fiber.start(made.stack.top(), made.stack.bytes(), fiber_main);
+    return made.fiber;
+  }
+  Fiber& fiber = *idle_.back();
+  idle_.pop_back();
+  return fiber;
+}
+
+// A fiber runs kernel threads one after another; only a thread that waits keeps its fiber. So a kernel without barriers
+// uses a single one.
+void Worker::run_threads(Fiber& self) {
+  for (;;) {
+    threads_[current_].fiber = &self;
+    run_current();
+    threads_[current_].state = State::finished;
+    if (--unfinished_ == 0) {
+      idle_.push_back(&self);
+      self.switch_to(os_thread_);
+      continue;  // woken for a thread of another block
+    }
+    current_ = take_next();
+    if (!threads_[current_].fiber) continue;
+    idle_.push_back(&self);
+    self.switch_to(*threads_[current_].fiber);
+  }
+}
+
+void Worker::run_current() {
+  threadIdx.x = static_cast<unsigned>(current_);
+  std::string thrown;
+  try {
+    run_->grid.thread(run_->grid.arguments);
+    return;
+  } catch (const std::exception& error) {
+    thrown = error.what();
+  } catch (...) {
+    thrown = "something that is no std::exception";
+  }
+  // Outside of the handler, which must end before the fiber is left for good.
+  give_up_block(current_, "after " + to_string(threads_[current_].place), "the kernel threw: " + thrown);
+}
+
+void Worker::release(const uint16_t* threads, int count) {
+  for (int n = count - 1; n >= 0; --n) {
+    threads_[threads[n]].state = State::ready;
+    ready_[ready_count_++] = threads[n];
+  }
+}
+
+int Worker::take_next() {
+  if (ready_count_ == 0) [[unlikely]] report_stuck();
+  return ready_[--ready_count_];
+}
+
+void Worker::hand_over() {
+  const int me = current_;
+  const int next = take_next();
+  if (next == me) return;
+  current_ = next;
+  Fiber& to = threads_[next].fiber ? *threads_[next].fiber : idle_fiber();
+  threads_[me].fiber->switch_to(to);
+  threadIdx.x = static_cast<unsigned>(me);
+}
+
+// ---- barriers ------------------------------------------------------------------------------------------------------
+
+bool Worker::arrive(Gathering& gathering, int expected, State waiting, Place place) {
+  KernelThread& me = threads_[current_];
+  if (gathering.arrived == 0) {
+    gathering.place = place;
+    gathering.first_thread = current_;
+  } else if (!same(gathering.place, place)) [[unlikely]] {
+    give_up_block(place, std::string(waiting == State::waits_for_block ? "__syncthreads" : "warp barrier") + " while thread " +
+                             std::to_string(gathering.first_thread) + " waits at another one, " + to_string(gathering.place) +
+                             ": all threads must reach the same barrier");
+  }
+  me.place = place;
+  me.state = waiting;
+  if (++gathering.arrived < expected) return false;
+  gathering.arrived = 0;
+  return true;
+}
+
+void Worker::wait_for_block(Place place) {
+  if (arrive(block_gathering_, threads_count_, State::waits_for_block, place)) {
+    if (++block_epoch_ == Access::kEpochs) {  // all earlier accesses are ordered before the later ones: forget them
+      if (race_checked_) shadow_.reset(run_->grid.sram_bytes);
+      block_epoch_ = 1;
+    }
+    release(order_, threads_count_);
+  }
+  hand_over();
+}
+
+void Worker::wait_for_warp(WarpOperation operation, void* deposit, Place place) {
+  Warp& warp = warps_[current_ / kWarp];
+  if (operation && warp.lanes != kWarp) [[unlikely]]
+    give_up_block(place, "an operation of a whole warp in a warp of " + std::to_string(warp.lanes) + " threads: all 32 lanes must take part");
+  if (warp.gathering.arrived == 0) warp.operation = operation;
+  if (warp.operation != operation && same(warp.gathering.place, place)) [[unlikely]]
+    give_up_block(place, "thread " + std::to_string(warp.gathering.first_thread) + " of the same warp waits here with another operation");
+  warp.deposits[current_ % kWarp] = deposit;
+  if (arrive(warp.gathering, warp.lanes, State::waits_for_warp, place)) {
+    if (operation) operation(warp.deposits);
+    else ++warp.epoch;
+    release(warp.order, warp.lanes);
+  }
+  hand_over();
+}
+
+// ---- findings ------------------------------------------------------------------------------------------------------
+
+void Worker::give_up_block(int thread, const std::string& place, const std::string& what) {
+  {
+    const std::lock_guard lock(run_->mutex);
+    run_->findings.push_back({run_->grid.kernel, block_, thread, place, what});
+    run_->stopped = true;
+  }
+  threads_[current_].fiber->switch_to(os_thread_);
+  __builtin_unreachable();  // run_block starts every fiber afresh
+}
+
+std::string Worker::what_it_does(int thread) const {
+  const KernelThread& it = threads_[thread];
+  const std::string who = "thread " + std::to_string(thread);
+  switch (it.state) {
+    case State::finished: return who + " has ended";
+    case State::waits_for_block: return who + " waits at __syncthreads (" + to_string(it.place) + ")";
+    case State::waits_for_warp:
+      return who + " waits at " + (warps_[thread / kWarp].operation ? "a warp operation (" : "__syncwarp (") + to_string(it.place) + ")";
+    case State::ready: break;
+  }
+  return who + " can run";
+}
+
+void Worker::report_stuck() {
+  int waiting = 0;
+  while (threads_[waiting].state == State::finished) ++waiting;
+  // The one to compare with: first among those of its warp, where it is a warp that waits.
+  const bool in_warp = threads_[waiting].state == State::waits_for_warp;
+  const int first = in_warp ? waiting / kWarp * kWarp : 0;
+  const int last = in_warp ? first + warps_[waiting / kWarp].lanes : threads_count_;
+  int other = first;
+  while (other < last && threads_[other].state == threads_[waiting].state) ++other;
+  std::string what = "a barrier that not all threads reach: " + what_it_does(waiting);
+  if (other < last) what += ", " + what_it_does(other);
+  give_up_block(waiting, to_string(threads_[waiting].place), what);
+}
+
+int Worker::site_of(const void* caller, Place place) {
+  if (sites_.empty()) sites_.resize(Access::kSites);
+  size_t slot = (reinterpret_cast<uintptr_t>(caller) * 0x9e3779b97f4a7c15u) >> (64 - Access::kSiteBits);
+  for (int tries = 0; tries < Access::kSites; ++tries, slot = (slot + 1) % Access::kSites) {
+    if (sites_[slot].caller == caller) return static_cast<int>(slot);
+    if (!sites_[slot].caller) break;
+  }
+  sites_[slot] = {caller, place};  // when the table is full the oldest call site of this slot loses its name
+  return static_cast<int>(slot);
+}
+
+void Worker::report_race(const ShadowSram::Race& race, bool write, Place place, const void* caller) {
+  const int other = race.earlier.thread();
+  const bool one_warp = other / kWarp == current_ / kWarp;
+  const Site& site = sites_[static_cast<size_t>(race.earlier.site())];
+  give_up_block(place, caller, "race on SRAM byte " + std::to_string(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
+                                   " it, thread " + std::to_string(other) + (race.earlier_writes ? " wrote" : " read") + " it at " +
+                                   where(site.place, site.caller) + ", and no " + (one_warp ? "__syncwarp or __syncthreads" : "__syncthreads") +
+                                   " lies between (they last waited at " +
+                                   to_string(threads_[current_].place) + " and " + to_string(threads_[other].place) + ")");
+}
+
+void Worker::watch_sram(const void* address, int bytes, bool write, Place place, const void* caller) {
+  const int64_t first = static_cast<const unsigned char*>(address) - block_view.sram;
+  const int64_t size = static_cast<int64_t>(block_view.sram_bytes);
+  if (first < 0 || first + bytes > size) [[unlikely]]
+    give_up_block(place, caller, std::string(write ? "write" : "read") + " of SRAM bytes " + std::to_string(first) + " to " +
+                                     std::to_string(first + bytes - 1) + ", the block has " + std::to_string(size));
+  if (!race_checked_) return;
+  const Access now(block_epoch_, warps_[current_ / kWarp].epoch, current_, site_of(caller, place));
+  const ShadowSram::Race race = write ? shadow_.write(first, bytes, now) : shadow_.read(first, bytes, now);
+  if (race.found) [[unlikely]] report_race(race, write, place, caller);
+}
+
+// ---- what kernel threads call -----------------------------------------------------------------------------------------
+
+namespace {
+Worker& worker_at(Place place, const char* what) {
+  if (!running_worker) [[unlikely]] throw CheckFailed(to_string(place) + ": outside of a kernel: " + what);
+  return *running_worker;
+}
+}  // namespace
+
+void report(Place place, const std::string& what, const void* caller) { worker_at(place, what.c_str()).give_up_block(place, caller, what); }
+void report_layout(int64_t bytes, Place place) {
+  report(place, "the SRAM layout needs " + std::to_string(bytes) + " bytes, the launch asked for " + std::to_string(block_view.sram_bytes));
+}
+void watch_sram(const void* address, int bytes, bool write, Place place) {
+  worker_at(place, "access to a block's SRAM").watch_sram(address, bytes, write, place, __builtin_return_address(0));
+}
+void block_barrier(Place place) { worker_at(place, "__syncthreads").wait_for_block(place); }
+void warp_barrier(Place place) { worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place); }
+void warp_collective(WarpOperation run, void* deposit, Place place) {
+  worker_at(place, "an operation of a warp").wait_for_warp(run, deposit, place);
+}
+
+}  // namespace attention::executor

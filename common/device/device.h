@@ -1,0 +1,22 @@
+// One way to write a kernel, two ways to run it. Steps and tile/ include this and nothing else of device/.
+//
+// Compiled by nvcc, a kernel is CUDA. Compiled by the host compiler with ATTN_DEVICE_CPU, the same text runs on the CPU
+// executor. The two worlds live in one program, so each has its own namespace (attention::on_gpu, attention::on_cpu);
+// ATTN_DEVICE names the one being compiled. docs/names.md shows each name beside the CUDA line it stands for.
+#pragma once
+
+#if defined(ATTN_DEVICE_CPU)
+#define ATTN_DEVICE on_cpu
+#else
+#define ATTN_DEVICE on_gpu
+#endif
+
+namespace attention {
+inline namespace ATTN_DEVICE {}
+}  // namespace attention
+
+#if defined(ATTN_DEVICE_CPU)
+#include "common/device/cpu/kernel_language.h"
+#else
+#include "common/device/gpu/kernel_language.h"
+#endif

@@ -1,0 +1,114 @@
+// The kernel language on a GPU: CUDA itself, plus a bounded view of HBM and one launch function.
+// common/device/cpu/kernel_language.h gives the same names for the CPU executor; keep the two in step.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "common/device/gpu/launch_log.h"
+#include "common/harness/error.h"
+
+#define ATTN_UNROLL _Pragma("unroll")
+#define ATTN_UNROLL_1 _Pragma("unroll 1")
+#define ATTN_UNROLL_2 _Pragma("unroll 2")
+#define ATTN_UNROLL_4 _Pragma("unroll 4")
+
+namespace attention {
+inline namespace ATTN_DEVICE {
+
+/// ld.global.cg: a load that goes past L1 to L2, like __ldcg. A kernel never loads what it stores, so unlike __ldcg these are
+/// not volatile and the compiler may have many of them in flight.
+__device__ __forceinline__ float load_past_l1(const float* address) {
+  float x;
+  asm("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(address));
+  return x;
+}
+__device__ __forceinline__ float4 load_past_l1(const float4* address, bool wanted) {  // 0 where it is not wanted
+  float4 x;
+  asm("{\n.reg .pred wanted;\nsetp.ne.s32 wanted, %5, 0;\n"
+      "mov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 %2, 0f00000000;\nmov.f32 %3, 0f00000000;\n"
+      "@wanted ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=&f"(x.x), "=&f"(x.y), "=&f"(x.z), "=&f"(x.w) : "l"(address), "r"(static_cast<int>(wanted)));
+  return x;
+}
+
+/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix.
+/// T is `float` to write or `const float` to read. Loads go past L1 (the tile loads touch each byte once per block, so that
+/// what crosses from L2 is what the kernel asks for). The CPU executor's Global checks each access against this head's
+/// rows and cols and counts its bytes.
+template <class T>
+struct Global {
+  T* data;
+  int64_t rows;
+  int64_t cols;
+
+  Global(T* address, const char* /*tensor*/, int64_t /*heads*/, int64_t rows_, int64_t cols_) : data(address), rows(rows_), cols(cols_) {}
+  __device__ Global(T* address, int64_t rows_, int64_t cols_) : data(address), rows(rows_), cols(cols_) {}
+
+  __device__ Global head(int64_t h) const { return Global(data + h * rows * cols, rows, cols); }
+  __device__ T load(int64_t row, int64_t col) const { return load_past_l1(data + row * cols + col); }
+  __device__ float4 load4_if(bool inside, int64_t row, int64_t col) const { return load_past_l1(reinterpret_cast<const float4*>(data + row * cols + col), inside); }
+  __device__ void store(int64_t row, int64_t col, T value) const { data[row * cols + col] = value; }
+  __device__ void store4(int64_t row, int64_t col, float4 value) const { *reinterpret_cast<float4*>(data + row * cols + col) = value; }
+};
+
+/// The block's dynamic SRAM, laid out as `Layout` (a struct of SRAM tiles). launch() asks for sizeof(Layout), so that the
+/// size is written once.
+template <class Layout>
+__device__ __forceinline__ Layout& dynamic_sram() {
+  extern __shared__ __align__(16) unsigned char sram_bytes[];
+  return *reinterpret_cast<Layout*>(sram_bytes);
+}
+
+/// The CPU executor's hooks for SRAM accesses and FLOPs: nothing on a GPU.
+__device__ __forceinline__ void note_sram_read(const void*, int) {}
+__device__ __forceinline__ void note_sram_write(const void*, int) {}
+__device__ __forceinline__ void count_flops(int64_t) {}
+
+/// Each x[n] becomes the maximum (sum) over the `Lanes` neighbouring lanes that share it; all 32 lanes take part.
+template <int Lanes, int N>
+__device__ __forceinline__ void lanes_max(float (&x)[N]) {
+  ATTN_UNROLL for (int n = 0; n < N; ++n)
+    ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] = fmaxf(x[n], __shfl_xor_sync(0xffffffffu, x[n], step));
+}
+template <int Lanes, int N>
+__device__ __forceinline__ void lanes_sum(float (&x)[N]) {
+  ATTN_UNROLL for (int n = 0; n < N; ++n)
+    ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] += __shfl_xor_sync(0xffffffffu, x[n], step);
+}
+
+/// Four multiply-adds. `Partial` accumulates a dot product four terms at a time; total() is its value.
+/// (A CPU has a four-wide multiply-add, so there Partial is four numbers.)
+struct Partial {
+  float sum = 0;
+};
+__device__ __forceinline__ void multiply_add(Partial& acc, const float4& a, const float4& b) {
+  acc.sum = fmaf(a.x, b.x, acc.sum);
+  acc.sum = fmaf(a.y, b.y, acc.sum);
+  acc.sum = fmaf(a.z, b.z, acc.sum);
+  acc.sum = fmaf(a.w, b.w, acc.sum);
+}
+__device__ __forceinline__ float total(const Partial& acc) { return acc.sum; }
+__device__ __forceinline__ void multiply_add(float (&acc)[4], float a, const float4& b) {
+  acc[0] = fmaf(a, b.x, acc[0]);
+  acc[1] = fmaf(a, b.y, acc[1]);
+  acc[2] = fmaf(a, b.z, acc[2]);
+  acc[3] = fmaf(a, b.w, acc[3]);
+}
+
+/// kernel<<<grid, block, sram_bytes>>>(args...), with what a plain launch forgets: the opt-in to more than 48 KiB of SRAM,
+/// an error left over from earlier work (so that blame falls on the right kernel), and this launch's own error.
+/// Throws DeviceFailure naming the kernel, Unsupported when the grid exceeds what a GPU takes.
+template <class... Params, class... Args>
+void launch(const char* name, void (*kernel)(Params...), int64_t grid, int block, int64_t sram_bytes, Args... args) {
+  LaunchLog& log = launch_log();
+  log.before(name, reinterpret_cast<const void*>(kernel), grid, block, sram_bytes);
+  kernel<<<static_cast<unsigned>(grid), block, sram_bytes>>>(args...);
+  log.after(name);
+}
+
+}  // namespace ATTN_DEVICE
+}  // namespace attention

@@ -1,0 +1,51 @@
+// The comparison of a step's output with the float64 reference: what PASS means. Derived in docs/exactness.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/harness/problem.h"
+#include "common/reference/reference.h"
+
+namespace attention {
+
+/// What became of one output.
+struct CheckResult {
+  std::string output;         // "o", "lse", "dq", "dk" or "dv"
+  bool pass = false;
+  bool sampled = false;       // only some rows were compared
+  int64_t checked = 0;        // elements that were compared
+  int64_t elements = 0;       // elements that the output has
+  double tolerance = 0;       // an element may be off by tolerance * its allowance
+  double worst = 0;           // the largest |error| / (tolerance * allowance): up to 1 passes; 0 for 0/0, infinite for a non-finite error
+  std::array<int64_t, 4> worst_index{};  // batch, head, row, column (0 for lse) of it
+  double max_abs = 0;         // the largest |error|
+  std::optional<double> relative_l2;     // ||error|| / ||reference||; none where the reference is zero to rounding (the gradients
+                                         // of q and k when each query sees one key), so that the quotient says nothing
+  double l2_bound = 0;
+  bool l2_judged = false;     // true for the default inputs from 16 keys, 8 dimensions and 1024 elements on; otherwise relative_l2 is only reported
+  std::string reason;         // why it fails, one sentence; empty when it passes
+};
+
+/// tol: 1e-6 up to 4096 tokens, beyond that growing as sqrt(max(seqlen_q, seqlen_k) / 4096), because each key tile rounds the
+/// accumulator once more.
+double tolerance(const Problem& problem);
+
+/// The bound of the relative L2 error: 1e-6 for o and lse, 2e-6 for gradients, growing like the tolerance.
+double l2_bound(const Problem& problem, const std::string& output);
+
+/// Compares `actual`, the whole output ([batch, heads, rows, cols] as reference.cols says) with the rows that `selection` names.
+/// An element passes when |actual - reference| <= tolerance * allowance (nothing is divided, so 0 <= 0 passes and a NaN fails) or
+/// when both are the same infinity. An empty comparison fails, and so does an `actual` of another size. `default_inputs`: judge
+/// the relative L2 too, unless the problem is too small for it to mean anything (fewer than 16 keys, 8 dimensions or 1024 elements). Runs on all cores.
+CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
+                         const Selection& selection, bool default_inputs);
+
+/// "PASS", "FAIL", or "PASS, 1e-6 not claimed: scores up to 4.1e+09" where a weight above 64 (scores, or the terms they are summed
+/// from, beyond 192) makes the allowance so wide that passing no longer means six digits.
+std::string verdict(bool pass, const Reference& reference);
+
+}  // namespace attention

@@ -1,0 +1,94 @@
+#include "common/harness/choose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/harness/error.h"
+
+namespace attention {
+
+ChosenDevice choose_device(const Options& options) {
+  ExecutorOptions& executor = executor_options();
+  executor.race_check = options.race_check;
+  executor.thread_order = options.thread_order.value_or(0);
+  executor.os_threads = options.os_threads;
+
+  if (options.device == DeviceChoice::gpu) return {open_gpu(), ""};
+  if (options.device == DeviceChoice::cpu) return {open_cpu(executor), ""};
+  const GpuPresence gpu = find_gpu();
+  if (gpu.count > 0) return {open_gpu(), ""};
+  return {open_cpu(executor), gpu.compiled_in ? "no GPU found" : "no GPU found; built without CUDA"};
+}
+
+namespace {
+/// Throws BadArguments unless the largest figure of the report, FLOPs or bytes, stays under 2^63.
+void refuse_overflow(const Problem& p) {
+  // 14 FLOPs or at most 7 loads of 4 bytes per pair and dimension; ragged tiles round each length up by less than 256.
+  constexpr int64_t kMost = int64_t{1} << 62;
+  bool overflow = p.seqlen_q > kMost || p.seqlen_k > kMost;
+  int64_t product = 56;
+  for (const int64_t factor : {p.batch, p.heads, std::min(p.seqlen_q, kMost) + 256, std::min(p.seqlen_k, kMost) + 256, int64_t{p.head_dim} + 256})
+    overflow = __builtin_mul_overflow(product, factor, &product) || overflow;
+  if (overflow)
+    throw BadArguments(fmt::format("batch {} x heads {} x seqlen {} x {} x head_dim {}: the FLOPs and bytes do not fit in 64 bits", p.batch, p.heads, p.seqlen_q,
+                                   p.seqlen_k, p.head_dim));
+}
+}  // namespace
+
+Problem make_problem(const Options& options, const Step& step, const Device& device) {
+  if (options.dtype != Dtype::fp32) throw Unsupported(fmt::format("{} has no {} yet; it runs in fp32 (--dtype fp32)", step.id, dtype_name(options.dtype)));
+  if (options.tensor_cores) throw Unsupported(fmt::format("{} has no tensor-core product yet; it runs with --product cuda-cores", step.id));
+  if (options.sweep_tiles) throw Unsupported(fmt::format("{} cannot sweep its tiles yet; --tile runs one at a time", step.id));
+
+  const bool gpu = device.kind() == DeviceKind::gpu;
+  Problem p;
+  p.batch = options.batch.value_or(1);
+  p.heads = options.heads.value_or(gpu ? 16 : 2);
+  p.seqlen_q = options.seqlen_q.value_or(gpu ? 4096 : 512);
+  p.seqlen_k = options.seqlen_k.value_or(gpu ? 4096 : 512);
+  const int64_t head_dim = options.head_dim.value_or(64);
+  if (head_dim > step.largest_head_dim)
+    throw Unsupported(fmt::format("{} takes head_dim 1 to {}, not {}", step.id, step.largest_head_dim, head_dim));
+  p.head_dim = static_cast<int>(head_dim);
+  p.causal = options.causal;
+  p.dtype = options.dtype;
+  p.softmax_scale = options.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))));
+  p.sram_limit = device.sram_limit();
+  refuse_overflow(p);
+  if (options.trace_row && *options.trace_row >= p.seqlen_q)
+    throw BadArguments(fmt::format("--trace-row {}: the queries are 0 to {}", *options.trace_row, p.seqlen_q - 1));
+  return p;
+}
+
+TileShape choose_tile(const Options& options, const Step& step, const Problem& p) {
+  const std::vector<TileChoice> choices = step.tiles(p);
+  if (choices.empty()) throw Unsupported(fmt::format("{} has no tile for head_dim {} in {}", step.id, p.head_dim, dtype_name(p.dtype)));
+  const auto refuse_sram = [&](const TileChoice& tile, const char* which) {
+    throw Unsupported(fmt::format("{} at head_dim {}: {} tile {}x{} asks for {} bytes of SRAM per block, {} are allowed", step.id, p.head_dim, which, tile.shape.br,
+                                  tile.shape.bc, tile.sram_bytes, p.sram_limit));
+  };
+  if (options.tile) {
+    const auto asked = std::find_if(choices.begin(), choices.end(), [&](const TileChoice& c) { return c.shape == *options.tile; });
+    if (asked == choices.end()) {
+      std::string list;
+      for (const TileChoice& choice : choices) list += fmt::format("{}{}x{}", list.empty() ? "" : ", ", choice.shape.br, choice.shape.bc);
+      throw Unsupported(fmt::format("{} has no tile {}x{} for head_dim {} in {}; compiled in: {}", step.id, options.tile->br, options.tile->bc, p.head_dim,
+                                    dtype_name(p.dtype), list));
+    }
+    if (asked->sram_bytes > p.sram_limit) refuse_sram(*asked, "the");
+    return asked->shape;
+  }
+  for (const TileChoice& choice : choices)
+    if (choice.sram_bytes <= p.sram_limit) return choice.shape;
+  refuse_sram(*std::min_element(choices.begin(), choices.end(), [](const TileChoice& a, const TileChoice& b) { return a.sram_bytes < b.sram_bytes; }), "even the smallest");
+  return {};
+}
+
+std::string describe_sizes(const Problem& p) {
+  const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N={}", p.seqlen_q) : fmt::format("Nq={}, Nk={}", p.seqlen_q, p.seqlen_k);
+  return fmt::format("{}, {} head{}", lengths, p.heads_total(), p.heads_total() == 1 ? "" : "s");
+}
+
+}  // namespace attention

@@ -1,0 +1,35 @@
+// From what was typed to what runs: the device, the problem, the tile.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/device/device_api.h"
+#include "common/harness/options.h"
+#include "common/harness/problem.h"
+#include "common/harness/step.h"
+
+namespace attention {
+
+/// The device that runs, and, when the choice was automatic and fell on the CPU executor, why.
+struct ChosenDevice {
+  std::unique_ptr<Device> device;
+  std::string note;
+};
+
+/// auto: the GPU; the CPU executor only when there is no GPU at all. Throws DeviceFailure when a GPU is present but unusable,
+/// Unsupported for --device gpu without one.
+ChosenDevice choose_device(const Options& options);
+
+/// The problem with the defaults of that device (GPU B1 H16 N4096 d64, CPU B1 H2 N512 d64); its tile is not chosen yet.
+/// Throws BadArguments when a size or a product of sizes does not fit in 64 bits, Unsupported for what this step cannot serve.
+Problem make_problem(const Options& options, const Step& step, const Device& device);
+
+/// The first compiled-in tile whose SRAM fits the device, or the one asked for. Throws Unsupported: not compiled in (with those
+/// that are), or none fits (with the bytes asked and allowed).
+TileShape choose_tile(const Options& options, const Step& step, const Problem& problem);
+
+/// "N=4096, 16 heads", "Nq=300, Nk=1000, 8 heads".
+std::string describe_sizes(const Problem& problem);
+
+}  // namespace attention

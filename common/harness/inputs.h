@@ -1,0 +1,26 @@
+// The inputs of a run on the host: filled by --init or read by --load.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/harness/options.h"
+#include "common/harness/problem.h"
+#include "common/reference/reference.h"
+
+namespace attention {
+
+/// q, d_o [batch, heads, seqlen_q, head_dim], k, v [batch, heads, seqlen_k, head_dim], C order. d_o is empty without a backward.
+struct InputTensors {
+  std::vector<float> q, k, v, d_o;
+  HostInputs spans() const { return {q, k, v, d_o}; }
+};
+
+/// Reads q.npy, k.npy, v.npy and, with `backward`, do.npy from options.load_dir; sizes not typed are set from the files.
+/// Throws BadArguments for an unreadable file, shapes that do not fit each other, or a flag that contradicts them.
+InputTensors load_inputs(Options& options, bool backward);
+
+/// Fills the tensors as options.init says.
+InputTensors make_inputs(const Options& options, const Problem& problem, bool backward);
+
+}  // namespace attention

@@ -1,0 +1,249 @@
+#include "common/harness/json.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "build_info.h"
+#include "common/harness/error.h"
+#include "common/harness/report.h"
+
+namespace attention {
+
+namespace {
+using Json = nlohmann::ordered_json;
+
+void put_null(Json& object, const std::string& key, const std::string& reason) {
+  object[key] = nullptr;
+  object[key + "_reason"] = reason;
+}
+
+void put_text(Json& object, const std::string& key, const std::string& text, const std::string& reason_without) {
+  if (text.empty())
+    put_null(object, key, reason_without);
+  else
+    object[key] = text;
+}
+
+Json both_ways(const std::vector<TensorBytes>& bytes) { return {{"load", total_load(bytes)}, {"store", total_store(bytes)}}; }
+
+int64_t total(const std::vector<TensorBytes>& bytes) { return total_load(bytes) + total_store(bytes); }
+
+std::string no_counts_reason(const RunResult& r, const MethodResult& m) {
+  if (r.planned_only) return "nothing ran (--plan)";
+  return m.not_run.empty() ? "only the CPU executor counts (--device cpu)" : m.not_run;
+}
+
+std::string no_run_reason(const RunResult& r, const MethodResult& m) {
+  if (r.planned_only) return "nothing ran (--plan)";
+  return m.not_run.empty() ? "the result was wrong" : m.not_run;
+}
+
+Json exactness(const std::vector<CheckResult>& checks) {
+  Json list = Json::array();
+  for (const CheckResult& c : checks) {
+    Json entry = {{"output", c.output}, {"pass", c.pass}, {"sampled", c.sampled}, {"checked", c.checked}, {"elements", c.elements}, {"tolerance", c.tolerance}};
+    if (std::isfinite(c.worst))
+      entry["worst"] = c.worst;  // 1 = the whole allowance
+    else
+      put_null(entry, "worst", "an error is not finite");
+    if (c.relative_l2 && std::isfinite(*c.relative_l2))
+      entry["relative_l2"] = *c.relative_l2;
+    else
+      put_null(entry, "relative_l2", c.relative_l2 ? "an error is not finite" : "the reference is 0");
+    entry["relative_l2_bound"] = c.l2_bound;
+    entry["relative_l2_judged"] = c.l2_judged;
+    if (std::isfinite(c.max_abs))
+      entry["max_abs"] = c.max_abs;
+    else
+      put_null(entry, "max_abs", "an error is not finite");
+    entry["worst_index"] = c.worst_index;
+    entry["reason"] = c.reason;
+    list.push_back(entry);
+  }
+  return list;
+}
+
+Json kernels(const RunResult& r, const MethodResult& m) {
+  Json list = Json::array();
+  for (size_t n = 0; n < m.expected.size(); ++n) {
+    const KernelCost& cost = m.expected[n];
+    const LaunchRecord* launch = n < m.launches.size() ? &m.launches[n] : nullptr;
+    Json entry = {{"name", cost.name}};
+    if (launch)
+      entry["time_ms"] = launch->time_ms;
+    else
+      put_null(entry, "time_ms", no_run_reason(r, m));
+    entry["emulated"] = r.device == DeviceKind::cpu;
+    entry["requested_expected_bytes"] = both_ways(cost.requested);
+    if (launch && r.device == DeviceKind::cpu) {
+      entry["requested_counted_bytes"] = both_ways(launch->counted);
+      entry["counted_flops"] = launch->counted_flops;
+    } else {
+      put_null(entry, "requested_counted_bytes", no_counts_reason(r, m));
+      put_null(entry, "counted_flops", no_counts_reason(r, m));
+    }
+    entry["hbm_expected_bytes"] = total(cost.hbm);
+    entry["hbm_at_least"] = cost.hbm_at_least;
+    entry["executed_flops"] = cost.executed_flops;
+    if (launch && r.device == DeviceKind::gpu)
+      entry["local_bytes_per_thread"] = launch->local_bytes_per_thread;
+    else
+      put_null(entry, "local_bytes_per_thread", launch ? "the CPU executor has no local memory" : no_run_reason(r, m));
+    list.push_back(entry);
+  }
+  return list;
+}
+
+Json traffic(const RunResult& r, const MethodResult& m) {
+  const std::vector<TensorBytes> requested = m.requested(), counted = m.counted(), hbm = m.hbm();
+  const bool has_counts = r.device == DeviceKind::cpu && !m.launches.empty();
+  Json object = {{"requested_expected_bytes", both_ways(requested)}};
+  if (has_counts)
+    object["requested_counted_bytes"] = both_ways(counted);
+  else
+    put_null(object, "requested_counted_bytes", no_counts_reason(r, m));
+  object["hbm_expected_bytes"] = total(hbm);
+  object["hbm_at_least"] = std::any_of(m.expected.begin(), m.expected.end(), [](const KernelCost& kernel) { return kernel.hbm_at_least; });
+  for (const char* measured : {"hbm_measured", "l2_to_sm_measured", "requested_measured"}) {
+    object[std::string(measured) + "_bytes"] = nullptr;
+    object[std::string(measured) + "_reason"] = not_measured_reason(r);
+  }
+  object["by_tensor"] = Json::object();
+  for (const TensorBytes& tensor : requested) {
+    Json entry = {{"requested_expected_bytes", {{"load", tensor.load}, {"store", tensor.store}}}};
+    const auto same = [&](const TensorBytes& other) { return other.tensor == tensor.tensor; };
+    const auto count = std::find_if(counted.begin(), counted.end(), same);
+    if (count != counted.end())
+      entry["requested_counted_bytes"] = {{"load", count->load}, {"store", count->store}};
+    else
+      put_null(entry, "requested_counted_bytes", has_counts ? "no access was counted" : no_counts_reason(r, m));
+    const auto moved = std::find_if(hbm.begin(), hbm.end(), same);
+    if (moved != hbm.end()) entry["hbm_expected_bytes"] = {{"load", moved->load}, {"store", moved->store}};
+    object["by_tensor"][tensor.tensor] = entry;
+  }
+  return object;
+}
+
+void put_time(Json& object, const RunResult& r, const MethodResult& m) {
+  if (!m.time) return put_null(object, "time", no_run_reason(r, m));
+  object["time"] = {{"median_ms", m.time->median_ms}, {"p10_ms", m.time->p10_ms}, {"p90_ms", m.time->p90_ms}, {"runs", m.time->runs}, {"emulated", m.time->emulated},
+                    {"l2", m.time->emulated ? "none" : "flushed before each run"}};
+  if (m.time->emulated)
+    put_null(object["time"], "tflops", "emulated time is no GPU time");
+  else
+    object["time"]["tflops"] = m.useful_flops / m.time->median_ms * 1e-9;
+  put_null(object["time"], "predicted_ms", "step00 has not measured this GPU");
+}
+
+Json flops(const RunResult& r, const MethodResult& m) {
+  Json object = {{"useful", m.useful_flops}, {"executed", m.executed_flops()}};
+  if (r.device == DeviceKind::cpu && !m.launches.empty())
+    object["counted"] = m.counted_flops();
+  else
+    put_null(object, "counted", no_counts_reason(r, m));
+  return object;
+}
+
+Json memory(const RunResult& r, const MethodResult& m) {
+  Json object = {{"extra_bytes", m.extra_bytes()}, {"grows", m.grows_quadratically() ? "N^2" : "N"}, {"buffers", Json::object()}};
+  for (const Scratch& buffer : m.scratch) object["buffers"][buffer.name] = buffer.bytes;
+  object["needed_bytes"] = r.needed_bytes;
+  object["free_bytes"] = r.free_bytes;
+  if (r.device_bytes_used)
+    object["device_used_bytes"] = *r.device_bytes_used;
+  else
+    put_null(object, "device_used_bytes", r.planned_only ? "nothing ran (--plan)" : "the CPU executor has no driver to ask");
+  return object;
+}
+
+void put_measurements(Json& object, const RunResult& r, const MethodResult& m) {
+  object["kernels"] = kernels(r, m);
+  object["traffic"] = traffic(r, m);
+  put_time(object, r, m);
+  object["flops"] = flops(r, m);
+  object["memory"] = memory(r, m);
+}
+
+Json versions(const RunResult& r) {
+  Json object;
+  put_text(object, "git_commit", build_info::kGitCommit, "built outside of a git repository");
+  object["compiler"] = build_info::kCompiler;
+  object["build_type"] = build_info::kBuildType;
+  put_text(object, "cuda_toolkit", build_info::kCuda, "built without CUDA");
+  put_text(object, "cuda_architectures", build_info::kCudaArchitectures, "built without CUDA");
+  if (r.device == DeviceKind::gpu)
+    put_text(object, "driver_cuda", find_gpu().driver_cuda, "not known");
+  else
+    put_null(object, "driver_cuda", "the run did not use a GPU");
+  return object;
+}
+
+}  // namespace
+
+std::string json_text(const RunResult& r) {
+  const Problem& p = r.problem;
+  const MethodResult& last = r.methods.back();
+  Json json = {{"schema", "attention-run-1"}, {"step", r.step}, {"title", r.title}, {"device", r.device == DeviceKind::gpu ? "gpu" : "cpu"}, {"device_name", r.device_name},
+               {"dtype", dtype_name(p.dtype)}, {"tile", fmt::format("{}x{}", p.tile.br, p.tile.bc)}};
+  json["problem"] = {{"batch", p.batch}, {"heads", p.heads}, {"seqlen_q", p.seqlen_q}, {"seqlen_k", p.seqlen_k}, {"head_dim", p.head_dim}, {"causal", p.causal},
+                     {"softmax_scale", p.softmax_scale}};
+  if (r.options.load_dir.empty()) {
+    json["problem"]["seed"] = r.options.seed;
+    json["problem"]["init"] = r.options.init.text;
+  } else {
+    put_null(json["problem"], "seed", "the inputs were loaded");
+    put_null(json["problem"], "init", "the inputs were loaded");
+  }
+  json["verdict"] = r.verdict;
+  json["failures"] = r.failures;
+  const bool checked = !last.checks.empty();
+  if (checked) {
+    json["mean_weight"] = r.mean_weight;
+    json["largest_score"] = r.largest_score;
+  } else {
+    for (const char* key : {"mean_weight", "largest_score"}) put_null(json, key, r.planned_only ? "nothing ran (--plan)" : "not checked (--check none)");
+  }
+  std::vector<CheckResult> checks = r.methods.front().checks;
+  if (r.methods.size() > 1) checks.insert(checks.end(), last.checks.begin(), last.checks.end());
+  json["exactness"] = exactness(checks);
+  json["method"] = last.name;
+  put_measurements(json, r, last);
+  json["methods"] = Json::array();
+  for (const MethodResult& method : r.methods) {
+    Json entry = {{"name", method.name}, {"backward", method.backward}, {"ran", method.not_run.empty() && !r.planned_only}};
+    if (!method.not_run.empty()) entry["not_run_reason"] = method.not_run;
+    entry["exactness"] = exactness(method.checks);
+    put_measurements(entry, r, method);
+    json["methods"].push_back(entry);
+  }
+  json["executor"] = r.device == DeviceKind::cpu ? Json{{"thread_orders", r.thread_orders}} : Json(nullptr);
+  if (r.device == DeviceKind::gpu) json["executor_reason"] = "the run used a GPU";
+  json["versions"] = versions(r);
+  return json.dump(2) + "\n";
+}
+
+void refuse_unwritable(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (std::filesystem::is_directory(path)) throw BadArguments(fmt::format("--json {}: is a folder", path));
+  if (access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) throw BadArguments(fmt::format("--json {}: its folder does not exist or cannot be written", path));
+}
+
+void write_whole(const std::string& path, const std::string& text) {
+  const std::string part = fmt::format("{}.{}.part", path, getpid());
+  std::ofstream file(part, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
+    std::remove(part.c_str());
+    throw BadArguments(fmt::format("{}: cannot be written", path));
+  }
+}
+
+}  // namespace attention

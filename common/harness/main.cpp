@@ -1,0 +1,67 @@
+// main() of every step: options, one run, report. Exit codes: 0 ok, 1 check failed, 2 bad arguments, 3 this step cannot serve
+// this device or shape, 4 CUDA error or out of memory; one line on stderr says what and what to do.
+#include <cstdio>
+#include <new>
+#include <string>
+
+#include "common/harness/error.h"
+#include "common/harness/json.h"
+#include "common/harness/options.h"
+#include "common/harness/report.h"
+#include "common/harness/run.h"
+
+namespace attention {
+
+namespace {
+
+/// The step that this program was linked with. Its text is the same on both devices; the GPU's may be missing from the build.
+const Step& the_step(DeviceKind device) {
+  if (const Step* step = find_step(device)) return *step;
+  throw Unsupported(device == DeviceKind::gpu ? "this step has no GPU kernels in this build" : "this step has no CPU kernels in this build");
+}
+
+int run_main(int argc, char** argv) {
+  std::string help;
+  const std::optional<Options> options = parse_options(argc, argv, the_step(DeviceKind::cpu), help);
+  if (!options) {
+    std::fputs(help.c_str(), stdout);
+    return 0;
+  }
+  const bool json_to_stdout = options->json == "-";
+  if (!options->json.empty() && !json_to_stdout) refuse_unwritable(options->json);
+
+  ChosenDevice chosen = choose_device(*options);
+  RunResult result;
+  {
+    Progress progress;
+    result = run_step(*options, the_step(chosen.device->kind()), chosen, progress);
+  }
+  std::fputs(report_text(result).c_str(), json_to_stdout ? stderr : stdout);
+  if (json_to_stdout)
+    std::fputs(json_text(result).c_str(), stdout);
+  else if (!options->json.empty())
+    write_whole(options->json, json_text(result));
+  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
+  if (result.failures.empty()) return 0;
+  const size_t more = result.failures.size() - 1;
+  throw CheckFailed(result.failures.front() + (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));
+}
+
+}  // namespace
+
+}  // namespace attention
+
+int main(int argc, char** argv) {
+  try {
+    return attention::run_main(argc, argv);
+  } catch (const attention::ExitError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.code;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "out of host memory: choose a smaller --seqlen, --heads or --batch\n");
+    return 4;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 4;
+  }
+}

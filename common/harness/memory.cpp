@@ -1,0 +1,56 @@
+#include "common/harness/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/harness/buffers.h"
+
+namespace attention {
+
+std::vector<NamedBytes> tensor_bytes(const Problem& p, bool backward) {
+  const int64_t size = bytes_per_element(p.dtype);
+  std::vector<NamedBytes> tensors = {{"q", p.Xq() * size}, {"k", p.Xk() * size}, {"v", p.Xk() * size}, {"o", p.Xq() * size}};
+  if (backward)
+    for (const NamedBytes& gradient : {NamedBytes{"do", p.Xq() * size}, {"dq", p.Xq() * size}, {"dk", p.Xk() * size}, {"dv", p.Xk() * size}})
+      tensors.push_back(gradient);
+  return tensors;
+}
+
+std::vector<Scratch> shared_scratch(const Problem& problem, const std::vector<const Method*>& methods) {
+  std::vector<Scratch> shared;
+  for (const Method* method : methods) {
+    for (const Scratch& buffer : method->scratch(problem)) {
+      const auto found = std::find_if(shared.begin(), shared.end(), [&](const Scratch& other) { return other.name == buffer.name; });
+      if (found == shared.end())
+        shared.push_back(buffer);
+      else
+        found->bytes = std::max(found->bytes, buffer.bytes);
+    }
+  }
+  return shared;
+}
+
+int64_t bytes_needed(const Device& device, const Problem& problem, bool backward, const std::vector<Scratch>& scratch) {
+  int64_t bytes = 4 * device.l2_bytes();
+  const int64_t copies = device.kind() == DeviceKind::cpu ? 2 : 1;
+  for (const NamedBytes& tensor : tensor_bytes(problem, backward)) bytes += copies * tensor.bytes + Buffers::kTailBytes;
+  for (const Scratch& buffer : scratch) bytes += buffer.bytes + Buffers::kTailBytes;
+  return bytes;
+}
+
+std::string describe_shortage(int64_t free_bytes, int64_t needed, const std::vector<Scratch>& scratch) {
+  std::vector<std::string> names;
+  int64_t quadratic_bytes = 0;
+  for (const Scratch& buffer : scratch) {
+    if (!buffer.quadratic) continue;
+    names.push_back(buffer.name);
+    quadratic_bytes += buffer.bytes;
+  }
+  if (names.empty()) return fmt::format("the tensors need {} bytes, {} are free", needed, free_bytes);
+  std::string list = names.front();
+  for (size_t n = 1; n < names.size(); ++n) list += (n + 1 == names.size() ? " and " : ", ") + names[n];
+  return fmt::format("{} {} {} bytes, {} are free", list, names.size() == 1 ? "needs" : "need", quadratic_bytes, free_bytes);
+}
+
+}  // namespace attention

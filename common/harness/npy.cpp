@@ -1,0 +1,181 @@
+#include "common/harness/npy.h"
+
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+
+#include "common/harness/error.h"
+
+namespace attention {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the files are little-endian and their bytes are taken as they are");
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) { throw BadArguments(path + ": " + why); }
+
+struct Header {
+  std::string descr;  // "<f4"
+  bool fortran_order = false;
+  std::vector<int64_t> shape;
+};
+
+/// The text after `'key':` in the header's Python dictionary, leading blanks removed.
+std::string_view entry(const std::string& path, std::string_view header, std::string_view key) {
+  std::string quoted = "'";
+  quoted.append(key).append("'");
+  const size_t found = header.find(quoted);
+  const size_t colon = found == header.npos ? found : header.find(':', found);
+  const size_t value = colon == header.npos ? colon : header.find_first_not_of(' ', colon + 1);
+  if (value == header.npos) refuse(path, "not a .npy file: its header has no " + quoted);
+  return header.substr(value);
+}
+
+std::vector<int64_t> parse_shape(const std::string& path, std::string_view text) {
+  std::vector<int64_t> shape;
+  const char* at = text.data() + 1;
+  const char* const end = text.data() + text.size();
+  while (text.starts_with('(')) {
+    while (at < end && (*at == ' ' || *at == ',')) ++at;
+    if (at < end && *at == ')') return shape;
+    int64_t size = 0;
+    const auto [stop, error] = std::from_chars(at, end, size);
+    if (error != std::errc() || size < 0) break;
+    shape.push_back(size);
+    at = stop;
+  }
+  refuse(path, "not a .npy file: its shape is unreadable");
+}
+
+Header read_header(const std::string& path, std::ifstream& file) {
+  unsigned char start[8];  // magic, major and minor version
+  if (!file.read(reinterpret_cast<char*>(start), 8) || std::memcmp(start, kMagic.data(), kMagic.size()) != 0) refuse(path, "not a .npy file");
+  const int major = start[6];
+  if (major < 1 || major > 3) refuse(path, ".npy version " + std::to_string(major) + " is not known (1, 2 and 3 are)");
+  unsigned char length_bytes[4] = {0, 0, 0, 0};
+  const int length_size = major == 1 ? 2 : 4;
+  if (!file.read(reinterpret_cast<char*>(length_bytes), length_size)) refuse(path, "truncated inside its header");
+  uint32_t length = 0;
+  std::memcpy(&length, length_bytes, 4);
+  constexpr uint32_t kLongestHeader = 1 << 20;  // a real one has about a hundred bytes; a broken length must not allocate gigabytes
+  if (length > kLongestHeader) refuse(path, "not a .npy file: a header of " + std::to_string(length) + " bytes");
+  std::string text(length, ' ');
+  if (!file.read(text.data(), length)) refuse(path, "truncated inside its header");
+
+  Header header;
+  const std::string_view descr = entry(path, text, "descr");
+  const size_t closing = descr.find('\'', 1);
+  if (!descr.starts_with('\'') || closing == descr.npos) refuse(path, "its element type is not a plain number type");
+  header.descr = descr.substr(1, closing - 1);
+  header.fortran_order = entry(path, text, "fortran_order").starts_with("True");
+  header.shape = parse_shape(path, entry(path, text, "shape"));
+  return header;
+}
+
+/// IEEE binary16 to binary32, exactly, subnormals, infinities and NaN included.
+float widen_half(uint16_t half) {
+  const int exponent = half >> 10 & 31;
+  const int mantissa = half & 1023;
+  const float sign = half & 0x8000 ? -1.0f : 1.0f;
+  if (exponent == 31) return mantissa ? std::numeric_limits<float>::quiet_NaN() : sign * std::numeric_limits<float>::infinity();
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+}
+
+template <class T, class Stored>
+std::vector<T> read_values(const std::string& path, std::ifstream& file, int64_t count) {
+  if constexpr (std::is_same_v<T, Stored>) {
+    std::vector<T> values(count);
+    if (!file.read(reinterpret_cast<char*>(values.data()), count * static_cast<int64_t>(sizeof(T)))) refuse(path, "could not be read to its end");
+    return values;
+  } else {
+    const std::vector<Stored> stored = read_values<Stored, Stored>(path, file, count);
+    std::vector<T> values(count);
+    for (int64_t n = 0; n < count; ++n) {
+      if constexpr (std::is_same_v<Stored, uint16_t>) {
+        values[n] = widen_half(stored[n]);
+      } else {
+        values[n] = stored[n];
+      }
+    }
+    return values;
+  }
+}
+
+template <class T>
+NpyArray<T> read_array(const std::string& path, int rank) {
+  std::error_code no_size;
+  const auto file_size = std::filesystem::file_size(path, no_size);
+  std::ifstream file(path, std::ios::binary);
+  if (!file || no_size) refuse(path, "cannot be read: " + std::string(no_size ? no_size.message() : std::strerror(errno)));
+  const Header header = read_header(path, file);
+
+  const bool takes_double = std::is_same_v<T, double>;
+  const int element = header.descr == "<f4" ? 4 : header.descr == "<f2" ? 2 : header.descr == "<f8" && takes_double ? 8 : 0;
+  if (element == 0) refuse(path, "element type " + header.descr + "; little-endian float32 or float16" + (takes_double ? " or float64" : "") + " is needed");
+  if (header.fortran_order) refuse(path, "is in Fortran order; save numpy.ascontiguousarray(x)");
+  if (static_cast<int>(header.shape.size()) != rank) {
+    refuse(path, "has " + std::to_string(header.shape.size()) + " dimensions; " + std::to_string(rank) + " are needed");
+  }
+  int64_t count = 1;
+  for (const int64_t size : header.shape) {
+    if (__builtin_mul_overflow(count, size, &count) || count > INT64_MAX / 8) refuse(path, "is truncated: its shape exceeds any memory");
+  }
+  const int64_t held = static_cast<int64_t>(file_size) - static_cast<int64_t>(file.tellg());
+  if (held != count * element) {
+    refuse(path, (held < count * element ? "is truncated: holds " : "is longer than its header says: holds ") + std::to_string(held) +
+                     " bytes of values, its shape needs " + std::to_string(count * element));
+  }
+  NpyArray<T> array{header.shape, {}};
+  if (element == 2) array.values = read_values<T, uint16_t>(path, file, count);
+  if (element == 4) array.values = read_values<T, float>(path, file, count);
+  if constexpr (takes_double) {
+    if (element == 8) array.values = read_values<T, double>(path, file, count);
+  }
+  return array;
+}
+
+}  // namespace
+
+NpyArray<float> read_npy(const std::string& path, int rank) { return read_array<float>(path, rank); }
+NpyArray<double> read_npy_double(const std::string& path, int rank) { return read_array<double>(path, rank); }
+
+void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values) {
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
+  for (const int64_t size : shape) header += std::to_string(size) + ", ";
+  header += "), }";
+  // The values start at a multiple of 64 bytes; the header ends with a newline (the format's rules).
+  const size_t start = (10 + header.size() + 1 + 63) / 64 * 64;
+  header.resize(start - 10 - 1, ' ');
+  header += '\n';
+  const uint16_t length = static_cast<uint16_t>(header.size());
+
+  const std::string partial = path + ".partial-" + std::to_string(getpid());
+  errno = 0;
+  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
+  file.write(kMagic.data(), kMagic.size()).write("\x01\x00", 2).write(reinterpret_cast<const char*>(&length), 2);
+  file.write(header.data(), static_cast<std::streamsize>(header.size()));
+  file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size_bytes()));
+  file.close();  // a full disk may show only here
+  std::error_code failed;
+  if (!file) failed.assign(errno ? errno : EIO, std::generic_category());
+  if (!failed) std::filesystem::rename(partial, path, failed);
+  if (failed) {
+    std::error_code ignored;
+    std::filesystem::remove(partial, ignored);
+    refuse(path, "cannot be written: " + failed.message());
+  }
+}
+
+}  // namespace attention

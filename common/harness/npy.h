@@ -1,0 +1,28 @@
+// NumPy's .npy files: how a model's tensors come in and how NumPy can check ours.
+// Format: numpy.lib.format, "A simple file format for NumPy arrays", versions 1.0 to 3.0.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace attention {
+
+template <class T>
+struct NpyArray {
+  std::vector<int64_t> shape;
+  std::vector<T> values;  // C order
+};
+
+/// Reads an array of `rank` dimensions. read_npy takes little-endian float32 and float16 (widened, exactly);
+/// read_npy_double also float64. Throws BadArguments, one line that names the file, when it is missing, truncated, longer than
+/// its header says, in Fortran order, of another type or rank, or no .npy file.
+NpyArray<float> read_npy(const std::string& path, int rank);
+NpyArray<double> read_npy_double(const std::string& path, int rank);
+
+/// Writes float32 values in C order, version 1.0, whole or not at all: into a temporary file beside `path`, then renamed.
+/// Throws BadArguments, one line that names the file; an older file of that name is then untouched.
+void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values);
+
+}  // namespace attention

@@ -1,0 +1,213 @@
+#include "common/harness/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "common/harness/error.h"
+
+namespace attention {
+
+namespace {
+
+/// A size: a whole number from 1 on. CLI11's own conversion accepts 0x10 and 1'000; a size is plain digits.
+int64_t parse_size(const std::string& flag, const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::result_out_of_range) throw BadArguments(fmt::format("{} {}: does not fit in 64 bits", flag, text));
+  if (error != std::errc() || end != text.data() + text.size()) throw BadArguments(fmt::format("{} {}: not a whole number", flag, text));
+  if (value < 1) throw BadArguments(fmt::format("{} {}: must be at least 1", flag, text));
+  return value;
+}
+
+uint64_t parse_number(const std::string& flag, const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw BadArguments(fmt::format("{} {}: must be a whole number from 0 to 2^64-1", flag, text));
+  return value;
+}
+
+TileShape parse_tile(const std::string& text) {
+  const size_t x = text.find('x');
+  if (x == std::string::npos) throw BadArguments(fmt::format("--tile {}: must be BrxBc, for example 64x64", text));
+  const int64_t br = parse_size("--tile", text.substr(0, x)), bc = parse_size("--tile", text.substr(x + 1));
+  if (br > 65536 || bc > 65536) throw BadArguments(fmt::format("--tile {}: no tile is that large", text));
+  return {static_cast<int>(br), static_cast<int>(bc)};
+}
+
+CheckChoice parse_check(const std::string& text) {
+  if (text == "full") return {CheckChoice::Kind::full, 0};
+  if (text == "none") return {CheckChoice::Kind::none, 0};
+  if (text.rfind("sample:", 0) == 0) return {CheckChoice::Kind::sample, parse_size("--check sample:", text.substr(7))};
+  throw BadArguments(fmt::format("--check {}: must be full, sample:n or none", text));
+}
+
+float parse_scale(const std::string& text) {
+  size_t used = 0;
+  float value = 0;
+  try {
+    value = std::stof(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == 0 || used != text.size() || !std::isfinite(value) || value <= 0)
+    throw BadArguments(fmt::format("--softmax-scale {}: must be a finite number above 0", text));
+  return value;
+}
+
+template <class T>
+T parse_choice(const std::string& flag, const std::string& text, const std::vector<std::pair<std::string, T>>& choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (text == name) return value;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  throw BadArguments(fmt::format("{} {}: must be one of {}", flag, text, names));
+}
+
+/// A preset gives what was not typed.
+void apply_preset(const std::string& name, bool dtype_given, Options& options) {
+  const auto set_sizes = [&](int64_t batch, int64_t heads, int64_t seqlen) {
+    if (!options.batch) options.batch = batch;
+    if (!options.heads) options.heads = heads;
+    if (!options.seqlen_q) options.seqlen_q = seqlen;
+    if (!options.seqlen_k) options.seqlen_k = seqlen;
+    if (!options.head_dim) options.head_dim = 64;
+  };
+  if (name == "article") {
+    set_sizes(1, 1, 4096);
+    if (!dtype_given) options.dtype = Dtype::fp16;
+  } else if (name == "gpt2") {
+    set_sizes(64, 16, 1024);
+  } else {
+    throw BadArguments(fmt::format("--preset {}: must be one of article, gpt2", name));
+  }
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+const char* dtype_name(Dtype dtype) { return dtype == Dtype::fp32 ? "fp32" : dtype == Dtype::fp16 ? "fp16" : "bf16"; }
+
+std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help) {
+  Options options;
+  std::map<std::string, std::string> typed;  // flag -> text, of the flags that take a value
+  CLI::App app(fmt::format("{}  {}: {}\nChapter: {}", step.id, step.title, step.idea, step.chapter), step.id);
+  app.set_help_flag("--help,-h", "These flags");
+  app.set_help_all_flag("--help-all", "All flags");
+  app.get_formatter()->column_width(34);
+
+  // --help-all is CLI11's own for subcommands; here it lifts the group that --help hides.
+  std::vector<CLI::Option*> advanced;
+  const auto value = [&](const std::string& flag, const std::string& type, const std::string& text, bool first = false) {
+    CLI::Option* option = app.add_option(flag, typed[flag], text)->type_name(type);
+    if (!first) advanced.push_back(option);
+  };
+  const auto flag = [&](const std::string& name, bool& target, const std::string& text, bool first = false) {
+    CLI::Option* option = app.add_flag(name, target, text);
+    if (!first) advanced.push_back(option);
+  };
+  value("--seqlen", "N", "Queries and keys per head (GPU 4096, CPU 512)", true);
+  value("--heads", "H", "Heads (GPU 16, CPU 2)", true);
+  value("--head-dim", "d", "Length of a row of Q, K, V (64)", true);
+  flag("--causal", options.causal, "Query i sees the keys j <= i + Nk - Nq (bottom-right)", true);
+  value("--dtype", "TYPE", "fp32, fp16 or bf16", true);
+  value("--device", "DEVICE", "auto, gpu or cpu; auto takes the CPU executor only when there is no GPU", true);
+  value("--batch", "B", "Batch (1)");
+  value("--seqlen-q", "Nq", "Queries per head");
+  value("--seqlen-k", "Nk", "Keys per head");
+  value("--softmax-scale", "s", "Factor of Q K^T (1/sqrt(d))");
+  value("--seed", "n", "Seed of the inputs (0)");
+  value("--init", "KIND", "Inputs: randn[:sigma], abs, zeros, ones or const:x (randn; V has mean 0.5 sigma)");
+  value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it");
+  value("--product", "KIND", "Tile products on cuda-cores or tensor-cores (cuda-cores)");
+  value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in");
+  flag("--sweep-tiles", options.sweep_tiles, "Run every compiled-in tile");
+  value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0");
+  value("--load", "DIR", "Read q.npy k.npy v.npy (do.npy for the backward); sizes come from the files");
+  value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none");
+  value("--check", "HOW", "full, sample:n rows, or none (full while it takes seconds, else a sample)");
+  value("--traffic", "HOW", "Measured traffic: auto or off (auto)");
+  value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal");
+  flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
+  value("--json", "FILE", "Write the results as JSON; - is standard output");
+  value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)");
+  value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)");
+  value("--threads", "n", "CPU executor: threads of the operating system (one per core)");
+
+  for (CLI::Option* option : advanced) option->group("");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    help = app.help();
+    return std::nullopt;
+  } catch (const CLI::CallForAllHelp&) {
+    for (CLI::Option* option : advanced) option->group("More");
+    help = app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw BadArguments(first_line(error.what()) + " (--help-all lists the flags)");
+  }
+
+  const auto given = [&](const std::string& name) { return app.count(name) > 0; };
+  const auto size = [&](const std::string& name, std::optional<int64_t>& target) {
+    if (given(name)) target = parse_size(name, typed[name]);
+  };
+  size("--batch", options.batch);
+  size("--heads", options.heads);
+  size("--head-dim", options.head_dim);
+  size("--seqlen", options.seqlen_q);
+  options.seqlen_k = options.seqlen_q;
+  size("--seqlen-q", options.seqlen_q);
+  size("--seqlen-k", options.seqlen_k);
+  if (given("--softmax-scale")) options.softmax_scale = parse_scale(typed["--softmax-scale"]);
+  if (given("--seed")) options.seed = parse_number("--seed", typed["--seed"]);
+  if (given("--dtype"))
+    options.dtype = parse_choice<Dtype>("--dtype", typed["--dtype"], {{"fp32", Dtype::fp32}, {"fp16", Dtype::fp16}, {"bf16", Dtype::bf16}});
+  if (given("--preset")) apply_preset(typed["--preset"], given("--dtype"), options);
+  if (given("--device"))
+    options.device = parse_choice<DeviceChoice>("--device", typed["--device"],
+                                                {{"auto", DeviceChoice::automatic}, {"gpu", DeviceChoice::gpu}, {"cpu", DeviceChoice::cpu}});
+  if (given("--product")) options.tensor_cores = parse_choice<bool>("--product", typed["--product"], {{"cuda-cores", false}, {"tensor-cores", true}});
+  if (given("--init")) options.init = parse_init(typed["--init"]);
+  options.init_given = given("--init") || given("--seed");
+  if (given("--tile")) options.tile = parse_tile(typed["--tile"]);
+  if (given("--trace-row")) {
+    const uint64_t row = parse_number("--trace-row", typed["--trace-row"]);
+    if (row > INT64_MAX) throw BadArguments("--trace-row " + typed["--trace-row"] + ": there is no such row");
+    options.trace_row = static_cast<int64_t>(row);
+  }
+  if (given("--check")) options.check = parse_check(typed["--check"]);
+  if (given("--traffic")) options.traffic = parse_choice<bool>("--traffic", typed["--traffic"], {{"auto", true}, {"off", false}});
+  if (given("--repeat")) {
+    const int64_t repeat = parse_size("--repeat", typed["--repeat"]);
+    if (repeat > 1'000'000) throw BadArguments(fmt::format("--repeat {}: at most 1000000", repeat));
+    options.repeat = static_cast<int>(repeat);
+  }
+  const auto text = [&](const std::string& name, std::string& target) {
+    if (!given(name)) return;
+    if (typed[name].empty()) throw BadArguments(name + ": the name is empty");
+    target = typed[name];
+  };
+  text("--load", options.load_dir);
+  text("--save", options.save_dir);
+  text("--json", options.json);
+  using RaceCheck = ExecutorOptions::RaceCheck;
+  if (given("--race-check"))
+    options.race_check = parse_choice<RaceCheck>("--race-check", typed["--race-check"], {{"none", RaceCheck::none}, {"ends", RaceCheck::ends}, {"all", RaceCheck::all}});
+  if (given("--thread-order")) options.thread_order = parse_number("--thread-order", typed["--thread-order"]);
+  if (given("--threads")) {
+    const int64_t threads = parse_size("--threads", typed["--threads"]);
+    if (threads > 1024) throw BadArguments(fmt::format("--threads {}: at most 1024", threads));
+    options.os_threads = static_cast<int>(threads);
+  }
+  return options;
+}
+
+}  // namespace attention

@@ -1,0 +1,52 @@
+// The attention problem: what every other room of this repository takes as its input.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace attention {
+
+enum class Dtype { fp32, fp16, bf16 };
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Bytes of one element of `dtype` in HBM.
+constexpr int bytes_per_element(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 2; }
+
+/// A tile: br query rows by bc key rows (the papers' Br x Bc). 0x0 means "not chosen yet".
+struct TileShape {
+  int br = 0;
+  int bc = 0;
+  bool operator==(const TileShape&) const = default;
+};
+
+/// O = softmax(softmax_scale * Q K^T) V with q, o [batch, heads, seqlen_q, head_dim] and k, v [batch, heads, seqlen_k, head_dim],
+/// contiguous in that order. Causal is bottom-right: query i sees the keys j <= i + seqlen_k - seqlen_q.
+struct Problem {
+  int64_t batch = 1;
+  int64_t heads = 1;
+  int64_t seqlen_q = 0;
+  int64_t seqlen_k = 0;
+  int head_dim = 64;
+  bool causal = false;
+  float softmax_scale = 0;  // the harness sets 1/sqrt(head_dim) unless told otherwise
+  Dtype dtype = Dtype::fp32;
+  TileShape tile;           // the step's tile, chosen by the harness from Step::tiles
+  int64_t sram_limit = 0;   // bytes of SRAM a block may ask for on the device at hand
+
+  int64_t heads_total() const { return batch * heads; }
+
+  /// The sizes that the formulas are written in (elements, all heads together).
+  int64_t Xq() const { return heads_total() * seqlen_q * head_dim; }
+  int64_t Xk() const { return heads_total() * seqlen_k * head_dim; }
+  int64_t S() const { return heads_total() * seqlen_q * seqlen_k; }
+  int64_t L() const { return heads_total() * seqlen_q; }
+  /// A row of q, k, v or o in all heads together: Visits::rows * row() is a number of elements.
+  int64_t row() const { return heads_total() * head_dim; }
+
+  /// True when query i sees key j. The reference and the formulas use this; the kernels have their own copy of the
+  /// rule (Mask in common/tile), so that one mistake cannot hide in both.
+  bool visible(int64_t i, int64_t j) const { return !causal || j <= i + seqlen_k - seqlen_q; }
+};
+
+}  // namespace attention

@@ -1,0 +1,145 @@
+#include "common/harness/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/harness/choose.h"
+
+namespace attention {
+
+namespace {
+
+std::string human_ms(double ms) { return ms >= 1000 ? fmt::format("{:.2f} s", ms / 1000) : ms >= 10 ? fmt::format("{:.1f} ms", ms) : fmt::format("{:.3g} ms", ms); }
+
+int64_t total(const std::vector<TensorBytes>& bytes) { return total_load(bytes) + total_store(bytes); }
+
+std::vector<TensorBytes> pairs_only(std::vector<TensorBytes> bytes) {
+  bytes.erase(std::remove_if(bytes.begin(), bytes.end(), [](const TensorBytes& b) { return !is_pair_tensor(b.tensor); }), bytes.end());
+  return bytes;
+}
+
+std::string heading(const RunResult& r) {
+  const Problem& p = r.problem;
+  const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N {}", p.seqlen_q) : fmt::format("Nq {}  Nk {}", p.seqlen_q, p.seqlen_k);
+  std::string text = fmt::format("{}  {}     {}  B {}  H {}  {}  d {}{}  tile {}x{}       {}\n", r.step, r.title, dtype_name(p.dtype), p.batch, p.heads, lengths, p.head_dim,
+                                 p.causal ? "  causal (bottom-right)" : "", p.tile.br, p.tile.bc, r.device_name);
+  if (!r.device_note.empty()) text += fmt::format("device: {}, chosen because: {}; times below are emulation, not GPU time\n", r.device_name, r.device_note);
+  return text;
+}
+
+std::string exactness(const RunResult& r, const MethodResult& method) {
+  std::string text;
+  for (const CheckResult& c : method.checks) {
+    const std::string l2 = !c.relative_l2 ? "relative L2 n/a (the reference is 0)" : fmt::format("relative L2 {:.1e}{}", *c.relative_l2, c.l2_judged ? "" : " (not judged)");
+    const std::string rows = c.sampled ? fmt::format("sampled {} of {} elements", c.checked, c.elements) : fmt::format("{} of {} elements", c.checked, c.elements);
+    text += fmt::format("exact {:<4}worst {:.2f} of the allowance (tol {:.2g}, mean weight {:.1f}), {}, absolute {:.1e}     {}  {} against float64\n", c.output,
+                        c.worst, c.tolerance, r.mean_weight, l2, c.max_abs, c.pass ? "PASS" : "FAIL", rows);
+    if (!c.pass) text += fmt::format("          worst at batch {} head {} row {} column {}: {}\n", c.worst_index[0], c.worst_index[1], c.worst_index[2], c.worst_index[3], c.reason);
+  }
+  if (method.checks.empty() && method.not_run.empty() && !r.planned_only) text += "exact     not checked (--check none)\n";
+  return text;
+}
+
+std::string traffic(const RunResult& r, const MethodResult& m) {
+  std::string text = fmt::format("{:<20}{:>14}{:>15}{:>18}{:>13}{:>12}\n", "traffic", "HBM expected", "HBM measured", "L2→SM measured", "requested", r.device == DeviceKind::gpu ? "time" : "emulated");
+  const auto row = [&](const std::string& name, const std::vector<TensorBytes>& hbm, bool at_least, const std::vector<TensorBytes>& requested, const std::string& time) {
+    text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}{:>12}\n", name, (at_least ? ">= " : "") + human_bytes(total(hbm)), "n/a", "n/a", human_bytes(total(requested)), time);
+  };
+  bool at_least = false;
+  for (size_t n = 0; n < m.expected.size(); ++n) {
+    const KernelCost& kernel = m.expected[n];
+    row(kernel.name, kernel.hbm, kernel.hbm_at_least, kernel.requested, n < m.launches.size() ? human_ms(m.launches[n].time_ms) : "");
+    at_least = at_least || kernel.hbm_at_least;
+  }
+  if (m.expected.size() > 1) row("together", m.hbm(), at_least, m.requested(), "");
+  const std::vector<TensorBytes> hbm_pairs = pairs_only(m.hbm());
+  text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}", "S and P", hbm_pairs.empty() ? "0 MB" : human_bytes(total(hbm_pairs)), "n/a", "n/a", human_bytes(total(pairs_only(m.requested()))));
+  if (hbm_pairs.empty() && !m.backward) text += fmt::format("  (step02 moves {})", human_bytes(4 * r.problem.S() * bytes_per_element(r.problem.dtype)));
+  for (const MethodResult& other : r.methods)
+    if (hbm_pairs.empty() && &other != &m && other.backward && m.backward) text += fmt::format("  ({} moves {})", other.name, human_bytes(total(pairs_only(other.hbm()))));
+  text += "\n";
+
+  const std::vector<TensorBytes> requested = m.requested(), counted = m.counted();
+  text += fmt::format("bytes     HBM expected {}{} · requested: load {}, store {}", at_least ? "at least " : "", total(m.hbm()), total_load(requested), total_store(requested));
+  const bool has_counts = r.device == DeviceKind::cpu && !m.launches.empty();
+  text += has_counts ? fmt::format(" · counted: load {}, store {}\n", total_load(counted), total_store(counted)) : std::string(" · counted n/a\n");
+  text += fmt::format("flops     useful {} · executed {}", m.useful_flops, m.executed_flops());
+  text += has_counts ? fmt::format(" · counted {}\n", m.counted_flops()) : std::string("\n");
+  text += fmt::format("          measured n/a: {}{}\n", not_measured_reason(r), has_counts || r.planned_only ? "" : "; counted n/a: the CPU executor counts (--device cpu)");
+  if (r.l2_bytes > 0)
+    for (const Scratch& buffer : m.scratch)
+      if (buffer.quadratic && buffer.bytes <= r.l2_bytes)
+        text += fmt::format("          {} {} fits this L2 ({}): the HBM formula does not apply\n", buffer.name, human_bytes(buffer.bytes), human_bytes(r.l2_bytes));
+  return text;
+}
+
+std::string time(const RunResult& r, const MethodResult& m) {
+  if (!m.time) return r.planned_only ? "" : "time      n/a: no time of a run that was not right\n";
+  if (m.time->emulated)
+    return fmt::format("emulated  {} on the CPU executor ({} run{}): not a GPU's time, so no TFLOP/s\n", human_ms(m.time->median_ms), m.time->runs, m.time->runs == 1 ? "" : "s");
+  return fmt::format("time      {} (p10 {}, p90 {}, {} runs, cold L2)   {:.1f} TFLOP/s{}   predicted n/a (step00 has not measured this GPU)\n", human_ms(m.time->median_ms),
+                     human_ms(m.time->p10_ms), human_ms(m.time->p90_ms), m.time->runs, m.useful_flops / m.time->median_ms * 1e-9,
+                     m.executed_flops() == m.useful_flops ? "" : " useful");
+}
+
+std::string memory(const RunResult& r, const MethodResult& m) {
+  std::string text = fmt::format("memory    {} ({} bytes) beyond q, k, v, o{}, grows with {}          kernels {}\n", human_bytes(m.extra_bytes()), m.extra_bytes(),
+                                 m.backward ? " and gradients" : "", m.grows_quadratically() ? "N^2" : "N", m.expected.size());
+  if (r.device_bytes_used) text += fmt::format("          {} taken from the driver in all, tensors and guards included\n", human_bytes(*r.device_bytes_used));
+  for (size_t n = 0; n < m.launches.size(); ++n)
+    if (m.launches[n].local_bytes_per_thread > 0)
+      text += fmt::format("          {} keeps {} bytes per thread in local memory (spilled registers: they add to HBM traffic)\n", m.launches[n].kernel, m.launches[n].local_bytes_per_thread);
+  return text;
+}
+
+/// One line per method, for a step that has several.
+std::string methods(const RunResult& r) {
+  std::string text = fmt::format("{:<22}{:>12}{:>14}{:>14}{:>14}  {}\n", "methods", r.device == DeviceKind::gpu ? "time" : "emulated", "HBM expected", "requested", "extra memory", "exact");
+  for (const MethodResult& m : r.methods) {
+    const bool pass = std::all_of(m.checks.begin(), m.checks.end(), [](const CheckResult& c) { return c.pass; });
+    const std::string exact = !m.not_run.empty() ? "n/a: " + m.not_run : m.checks.empty() ? "not checked" : pass ? "PASS" : "FAIL";
+    text += fmt::format("  {:<20}{:>12}{:>14}{:>14}{:>14}  {}\n", m.name, m.time ? human_ms(m.time->median_ms) : "n/a", human_bytes(total(m.hbm())), human_bytes(total(m.requested())),
+                        human_bytes(m.extra_bytes()), exact);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string human_bytes(int64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  if (value >= 1e12) return fmt::format("{:.1f} TB", value / 1e12);
+  if (value >= 1e9) return fmt::format("{:.1f} GB", value / 1e9);
+  if (value >= 1e5) return fmt::format("{:.1f} MB", value / 1e6);
+  if (value >= 1e3) return fmt::format("{:.1f} kB", value / 1e3);
+  return fmt::format("{} B", bytes);
+}
+
+std::string not_measured_reason(const RunResult& r) {
+  if (!r.options.traffic) return "switched off (--traffic off)";
+  if (r.planned_only) return "nothing ran (--plan)";
+  if (r.device == DeviceKind::cpu) return "the CPU executor has no HBM";
+  return "hardware counters are not read yet";
+}
+
+std::string report_text(const RunResult& r) {
+  const MethodResult& last = r.methods.back();
+  std::string text = heading(r);
+  for (const MethodResult& method : r.methods)
+    if (!method.backward || &method == &last) text += exactness(r, method);
+  if (!r.planned_only && r.verdict.find("not claimed") != std::string::npos) text += fmt::format("          {}\n", r.verdict);
+  if (r.methods.size() > 1) text += methods(r);
+  text += traffic(r, last) + time(r, last) + memory(r, last);
+  if (r.planned_only)
+    text += fmt::format("plan      nothing ran; the run needs {} bytes of this device's memory, {} are free{}\n", r.needed_bytes, r.free_bytes,
+                        r.needed_bytes > r.free_bytes ? ": it does not fit" : "");
+  if (r.thread_orders.size() > 1) text += fmt::format("executor  {} thread orders, equal to the bit; race check: {}\n", r.thread_orders.size(),
+                                                     r.options.race_check == ExecutorOptions::RaceCheck::all ? "all blocks" : r.options.race_check == ExecutorOptions::RaceCheck::ends ? "first and last block of each launch" : "none");
+  text += r.trace;
+  for (const std::string& path : r.saved) text += "saved     " + path + "\n";
+  if (r.saved.empty() && !r.options.save_dir.empty() && !r.planned_only) text += "saved     nothing: the run failed\n";
+  return text;
+}
+
+}  // namespace attention

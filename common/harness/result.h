@@ -1,0 +1,66 @@
+// What a run found out. report.cpp prints it for a person, json.cpp for programs; neither measures anything.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/device/device_api.h"
+#include "common/harness/check.h"
+#include "common/harness/options.h"
+#include "common/harness/problem.h"
+#include "common/harness/step.h"
+#include "common/harness/timing.h"
+
+namespace attention {
+
+/// One method of the step ("forward", "standard backward", "recompute backward").
+struct MethodResult {
+  std::string name;
+  bool backward = false;
+  std::string not_run;                  // why it did not run ("" = it ran); then only the expected figures below hold
+  std::vector<KernelCost> expected;     // one per launch, in order
+  std::vector<LaunchRecord> launches;   // what was timed or counted, in the same order; empty for a plan
+  std::vector<Scratch> scratch;
+  std::vector<CheckResult> checks;      // empty with --check none
+  std::optional<TimeStats> time;
+  int64_t useful_flops = 0;
+
+  int64_t extra_bytes() const;          // the scratch buffers together
+  bool grows_quadratically() const;
+  int64_t executed_flops() const;       // expected
+  std::vector<TensorBytes> requested() const;  // expected, by tensor, all kernels together
+  std::vector<TensorBytes> hbm() const;        // expected, by tensor, all kernels together
+  std::vector<TensorBytes> counted() const;    // by the CPU executor, all kernels together
+  int64_t counted_flops() const;
+};
+
+/// Sums of what several kernels move, by tensor, in order of appearance.
+std::vector<TensorBytes> sum_by_tensor(const std::vector<std::vector<TensorBytes>>& kernels);
+
+/// True for S, P, dP and dS: one element per pair of a query and a key.
+bool is_pair_tensor(const std::string& tensor);
+
+struct RunResult {
+  std::string step, title, chapter;
+  DeviceKind device = DeviceKind::cpu;
+  std::string device_name, device_note;  // the note: why the choice fell on the CPU executor
+  int64_t l2_bytes = 0;                  // 0: none
+  int64_t free_bytes = 0;                // before the run
+  int64_t needed_bytes = 0;              // what the run takes from the device, tensors and all
+  std::optional<int64_t> device_bytes_used;  // the driver's figure: how much less was free during the run
+  Problem problem;
+  Options options;
+  bool planned_only = false;
+  std::vector<MethodResult> methods;     // the report is about the last one
+  std::string verdict;                   // of all outputs together; "not checked" with --check none
+  bool sampled = false;
+  double mean_weight = 0, largest_score = 0;  // of the reference; 0 when not checked
+  std::vector<uint64_t> thread_orders;   // CPU executor: the orders that ran
+  std::vector<std::string> failures;     // one line each; empty: all is well
+  std::string trace;                     // --trace-row's text
+  std::vector<std::string> saved;        // files that --save wrote
+};
+
+}  // namespace attention

@@ -1,0 +1,356 @@
+#include "common/harness/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "common/harness/buffers.h"
+#include "common/harness/error.h"
+#include "common/harness/inputs.h"
+#include "common/harness/memory.h"
+#include "common/harness/npy.h"
+#include "common/harness/trace.h"
+
+namespace attention {
+
+namespace {
+
+// Rows of a sampled check, and how long a full one may take before it is sampled instead.
+constexpr int64_t kSampledRowsGpu = 256, kSampledRowsCpu = 64;
+constexpr double kCheckSecondsGpu = 5, kCheckSecondsCpu = 2;
+// The CPU executor's thread orders: by index, and shuffled by two seeds (one fixed order misses races that another shows).
+constexpr uint64_t kThreadOrders[] = {0, 1, 2};
+// Times of single kernels come from runs of their own, since the events between them cost time.
+constexpr int kRecordedRuns = 5;
+
+/// A host copy of one output of a method.
+struct Output {
+  std::string name;            // as in check.h
+  std::string buffer;          // as in Buffers
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
+std::vector<Output> outputs_of(const Problem& p, const Method& method) {
+  const std::vector<int64_t> rows = {p.batch, p.heads, p.seqlen_q};
+  const std::vector<int64_t> queries = {p.batch, p.heads, p.seqlen_q, p.head_dim}, keys = {p.batch, p.heads, p.seqlen_k, p.head_dim};
+  std::vector<Output> outputs;
+  if (method.backward)
+    outputs = {{"dq", "dq", queries, {}}, {"dk", "dk", keys, {}}, {"dv", "dv", keys, {}}};
+  else
+    outputs = {{"o", "o", queries, {}}, {"lse", "LSE", rows, {}}};
+  for (Output& output : outputs) {
+    int64_t elements = 1;
+    for (const int64_t length : output.shape) elements *= length;
+    output.values.resize(static_cast<size_t>(elements));
+  }
+  return outputs;
+}
+
+/// Compares what the executor counted with the formulas, per kernel and tensor; one line per difference.
+std::vector<std::string> count_differences(const std::vector<KernelCost>& expected, const std::vector<LaunchRecord>& launches) {
+  if (expected.size() != launches.size())
+    return {fmt::format("{} kernels were launched, the traffic formula has {}", launches.size(), expected.size())};
+  std::vector<std::string> lines;
+  for (size_t n = 0; n < launches.size(); ++n) {
+    const KernelCost& formula = expected[n];
+    const LaunchRecord& launch = launches[n];
+    if (formula.name != launch.kernel) lines.push_back(fmt::format("launch {} is {}, the traffic formula names {}", n, launch.kernel, formula.name));
+    std::vector<TensorBytes> difference = launch.counted;  // becomes counted - expected
+    for (const TensorBytes& bytes : formula.requested) difference.push_back({bytes.tensor, -bytes.load, -bytes.store});
+    for (const TensorBytes& off : sum_by_tensor({difference}))
+      if (off.load != 0 || off.store != 0)
+        lines.push_back(fmt::format("{}: counted minus expected bytes of {}: load {:+}, store {:+}", launch.kernel, off.tensor, off.load, off.store));
+    if (launch.counted_flops != formula.executed_flops)
+      lines.push_back(fmt::format("{}: counted {} FLOPs, expected {}", launch.kernel, launch.counted_flops, formula.executed_flops));
+  }
+  return lines;
+}
+
+/// The state of one run; its methods are the stages, in order.
+class Run {
+ public:
+  Run(const Options& options, const Step& step, Device& device, Progress& progress, const InputTensors& inputs, RunResult& result)
+      : options_(options), step_(step), device_(device), progress_(progress), inputs_(inputs), result_(result), problem_(result.problem), buffers_(device) {}
+
+  void allocate(const std::vector<Scratch>& scratch, bool backward) {
+    for (const NamedBytes& tensor : tensor_bytes(problem_, backward)) buffers_.add(tensor.name, tensor.bytes);
+    for (const Scratch& buffer : scratch) buffers_.add(buffer.name, buffer.bytes);
+    const auto copy_in = [&](const char* name, const std::vector<float>& values) {
+      if (!values.empty()) device_.copy_in(buffers_.find(name), values.data(), static_cast<int64_t>(values.size() * sizeof(float)));
+    };
+    copy_in("q", inputs_.q);
+    copy_in("k", inputs_.k);
+    copy_in("v", inputs_.v);
+    copy_in("do", inputs_.d_o);
+    tensors_ = {buffers_.find("q"), buffers_.find("k"), buffers_.find("v"), buffers_.find("o"), buffers_.find("do"),
+                buffers_.find("dq"), buffers_.find("dk"), buffers_.find("dv"), [this](const std::string& name) { return buffers_.find(name); }};
+  }
+
+  void run_method(const Method& method, MethodResult& into) {
+    progress_.stage(fmt::format("{} {}: running", step_.id, method.name));
+    std::vector<Output> first = outputs_of(problem_, method);
+    if (device_.kind() == DeviceKind::gpu)
+      run_on_gpu(method, into, first);
+    else
+      run_on_cpu(method, into, first);
+    for (Output& output : first) {
+      const auto old = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& other) { return other.name == output.name; });
+      if (old == outputs_.end())
+        outputs_.push_back(std::move(output));
+      else
+        *old = std::move(output);
+    }
+  }
+
+  /// The whole outputs, of the last method that computed each.
+  const std::vector<Output>& outputs() const { return outputs_; }
+  const Reference* reference() const { return reference_.get(); }
+  bool sampled() const { return !selection_.full; }
+
+ private:
+  /// NaN in all that the method writes: an element that a kernel forgets then shows. LSE and O stay for a backward, which
+  /// reads what the forward method left.
+  void poison(const Method& method) {
+    for (const char* buffer : method.backward ? std::vector<const char*>{"dq", "dk", "dv"} : std::vector<const char*>{"o", "LSE"}) buffers_.fill_nan(buffer);
+    for (const Scratch& buffer : method.scratch(problem_))
+      if (!method.backward || buffer.name != "LSE") buffers_.fill_nan(buffer.name);
+  }
+
+  void poison_and_prepare(const Method& method) {
+    poison(method);
+    if (method.prepare) method.prepare(problem_, tensors_);
+    device_.poison_sram();
+    device_.synchronize();
+  }
+
+  void copy_out(std::vector<Output>& outputs) {
+    for (Output& output : outputs) device_.copy_out(output.values.data(), buffers_.find(output.buffer), static_cast<int64_t>(output.values.size() * sizeof(float)));
+  }
+
+  /// A failure line when the device's outputs are not, bit for bit, those of the first run.
+  void compare_with_first(const Method& method, const std::vector<Output>& first, const std::string& which) {
+    std::vector<Output> now = outputs_of(problem_, method);
+    copy_out(now);
+    for (size_t n = 0; n < now.size(); ++n) {
+      const std::vector<float>&a = first[n].values, &b = now[n].values;
+      if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) continue;
+      size_t at = 0;
+      while (std::memcmp(&a[at], &b[at], sizeof(float)) == 0) ++at;
+      fail(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)", method.name, now[n].name, which, at, a[at], b[at]));
+    }
+  }
+
+  void fail(const std::string& line) {
+    if (std::find(result_.failures.begin(), result_.failures.end(), line) == result_.failures.end()) result_.failures.push_back(line);
+  }
+
+  void check(const Method& method, MethodResult& into, const std::vector<Output>& outputs) {
+    if (options_.check.kind == CheckChoice::Kind::none) return;
+    if (!reference_) compute_reference();
+    progress_.stage(fmt::format("{} {}: checking", step_.id, method.name));
+    const bool default_inputs = options_.load_dir.empty() && options_.init.is_default() && !options_.softmax_scale;
+    for (const Output& output : outputs) {
+      const ReferenceTensor& truth = output.name == "o" ? reference_->o : output.name == "lse" ? reference_->lse : output.name == "dq" ? reference_->dq
+                                     : output.name == "dk" ? reference_->dk : reference_->dv;
+      into.checks.push_back(check_output(output.name, problem_, output.values, truth, selection_, default_inputs));
+      if (!into.checks.back().pass) fail(fmt::format("{}: {}: {}", method.name, output.name, into.checks.back().reason));
+    }
+  }
+
+  void compute_reference() {
+    progress_.stage(step_.id + ": float64 reference");
+    const bool backward = !inputs_.d_o.empty();
+    const bool on_gpu = device_.kind() == DeviceKind::gpu && reference_gpu_available();
+    const double seconds = on_gpu ? kCheckSecondsGpu : kCheckSecondsCpu;
+    const double rate = on_gpu ? reference_rate_gpu() : reference_rate_cpu();
+    if (options_.check.kind == CheckChoice::Kind::automatic) {
+      selection_ = choose_selection(problem_, backward, seconds, rate, on_gpu ? kSampledRowsGpu : kSampledRowsCpu, options_.seed);
+    } else if (options_.check.kind == CheckChoice::Kind::sample) {
+      selection_ = sample_rows(problem_, options_.check.rows, options_.seed, backward, true);
+      if (reference_flops(problem_, selection_, backward) > seconds * rate) selection_ = sample_rows(problem_, options_.check.rows, options_.seed, backward, false);
+    }
+    reference_ = std::make_unique<Reference>(on_gpu ? compute_reference_gpu(problem_, inputs_.spans(), selection_, backward)
+                                                    : compute_reference_cpu(problem_, inputs_.spans(), selection_, backward));
+  }
+
+  void run_on_gpu(const Method& method, MethodResult& into, std::vector<Output>& first) {
+    const auto work = [&] { method.run(problem_, tensors_); };
+    poison_and_prepare(method);
+    work();
+    device_.synchronize();
+    copy_out(first);
+    check(method, into, first);
+    if (!result_.failures.empty()) return;  // a wrong answer's time is no result
+
+    progress_.stage(fmt::format("{} {}: timing", step_.id, method.name));
+    const auto poison_outputs = [&] {
+      for (const Output& output : first) buffers_.fill_nan(output.buffer);
+    };
+    int run = 1;
+    poison_outputs();
+    into.time = measure(device_, work, options_.repeat, [&] { if (options_.repeat) poison_outputs(); },
+                        [&] {
+                          ++run;
+                          if (options_.repeat) compare_with_first(method, first, fmt::format("run {}", run));
+                        });
+    compare_with_first(method, first, "the last timed run");
+
+    std::vector<std::vector<double>> times;
+    for (int n = 0; n < kRecordedRuns; ++n) {
+      device_.flush_l2();
+      into.launches = device_.record(work);
+      times.resize(into.launches.size());
+      for (size_t kernel = 0; kernel < times.size(); ++kernel) times[kernel].push_back(into.launches[kernel].time_ms);
+    }
+    for (size_t kernel = 0; kernel < times.size(); ++kernel) into.launches[kernel].time_ms = summarize(times[kernel], false).median_ms;
+  }
+
+  /// One run per thread order, each checked. The run in index order is the one whose emulated time is told, so it goes
+  /// without race checks when another order has them.
+  void run_on_cpu(const Method& method, MethodResult& into, std::vector<Output>& first) {
+    ExecutorOptions& executor = executor_options();
+    const std::vector<uint64_t> orders = options_.thread_order ? std::vector<uint64_t>{*options_.thread_order}
+                                                               : std::vector<uint64_t>(std::begin(kThreadOrders), std::end(kThreadOrders));
+    const auto work = [&] { method.run(problem_, tensors_); };
+    for (size_t n = 0; n < orders.size(); ++n) {
+      executor.thread_order = orders[n];
+      const bool another_checks = n == 0 && orders.size() > 1 && options_.race_check == ExecutorOptions::RaceCheck::ends;
+      executor.race_check = another_checks ? ExecutorOptions::RaceCheck::none : options_.race_check;
+      poison_and_prepare(method);
+      std::vector<LaunchRecord> launches = device_.record(work);
+      // A tile product knows its padded width, not head_dim; it counts FLOPs per dimension of a row (tile/product.h).
+      for (LaunchRecord& launch : launches) launch.counted_flops *= problem_.head_dim;
+      for (const std::string& line : count_differences(into.expected, launches)) fail(fmt::format("{}: {}", method.name, line));
+      if (n == 0) {
+        copy_out(first);
+        check(method, into, first);
+        double ms = 0;
+        for (const LaunchRecord& launch : launches) ms += launch.time_ms;
+        into.time = summarize({ms}, true);
+        into.launches = std::move(launches);
+      } else {
+        compare_with_first(method, first, fmt::format("thread order {}", orders[n]));
+      }
+    }
+    result_.thread_orders = orders;
+    if (!options_.repeat) return;
+    executor.thread_order = orders.front();
+    executor.race_check = ExecutorOptions::RaceCheck::none;
+    int run = 1;
+    into.time = measure(device_, work, options_.repeat, [&] { poison_and_prepare(method); },
+                        [&] { compare_with_first(method, first, fmt::format("run {}", ++run)); });
+  }
+
+  const Options& options_;
+  const Step& step_;
+  Device& device_;
+  Progress& progress_;
+  const InputTensors& inputs_;
+  RunResult& result_;
+  const Problem& problem_;
+  Buffers buffers_;
+  Tensors tensors_;
+  Selection selection_;
+  std::unique_ptr<Reference> reference_;
+  std::vector<Output> outputs_;
+};
+
+/// Settles which methods run: all when they fit, else without the baselines between the first and the last.
+std::vector<Scratch> fit_memory(const Step& step, const Device& device, bool backward, RunResult& result) {
+  std::vector<const Method*> all, without_baselines;
+  for (const Method& method : step.methods) {
+    all.push_back(&method);
+    if (&method == &step.methods.front() || &method == &step.methods.back()) without_baselines.push_back(&method);
+  }
+  std::vector<Scratch> scratch = shared_scratch(result.problem, all);
+  result.needed_bytes = bytes_needed(device, result.problem, backward, scratch);
+  if (result.needed_bytes <= result.free_bytes) return scratch;
+
+  const std::string shortage = describe_shortage(result.free_bytes, result.needed_bytes, scratch);
+  for (size_t n = 1; n + 1 < step.methods.size(); ++n) result.methods[n].not_run = shortage;
+  scratch = shared_scratch(result.problem, without_baselines);
+  result.needed_bytes = bytes_needed(device, result.problem, backward, scratch);
+  if (result.needed_bytes <= result.free_bytes || result.planned_only) return scratch;
+
+  const bool quadratic = std::any_of(scratch.begin(), scratch.end(), [](const Scratch& buffer) { return buffer.quadratic; });
+  throw DeviceFailure(fmt::format("{} at {}: {}; {}", step.id, describe_sizes(result.problem), describe_shortage(result.free_bytes, result.needed_bytes, scratch),
+                                  quadratic ? "step03 needs none of them" : "choose a smaller --seqlen, --heads or --batch"));
+}
+
+void save_outputs(const std::string& folder, const std::vector<Output>& outputs, RunResult& result) {
+  for (const Output& output : outputs) {
+    const std::string path = folder + "/" + output.name + ".npy";
+    write_npy(path, output.shape, output.values);
+    result.saved.push_back(path);
+  }
+}
+
+}  // namespace
+
+RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Progress& progress) {
+  Device& device = *chosen.device;
+  const bool backward = std::any_of(step.methods.begin(), step.methods.end(), [](const Method& method) { return method.backward; });
+  InputTensors inputs;
+  if (!options.load_dir.empty()) inputs = load_inputs(options, backward);
+
+  RunResult result;
+  result.step = step.id;
+  result.title = step.title;
+  result.chapter = step.chapter;
+  result.device = device.kind();
+  result.device_name = device.name();
+  result.device_note = chosen.note;
+  result.l2_bytes = device.l2_bytes();
+  result.free_bytes = device.free_bytes();
+  result.options = options;
+  result.planned_only = options.plan;
+  result.problem = make_problem(options, step, device);
+  result.problem.tile = choose_tile(options, step, result.problem);
+  const Problem& problem = result.problem;
+  for (const Method& method : step.methods) {
+    MethodResult& into = result.methods.emplace_back();
+    into.name = method.name;
+    into.backward = method.backward;
+    into.expected = method.cost(problem);
+    into.scratch = method.scratch(problem);
+    into.useful_flops = useful_flops(problem, method.backward);
+  }
+  const std::vector<Scratch> scratch = fit_memory(step, device, backward, result);
+  result.verdict = options.plan ? "not run (--plan)" : "not checked";
+  if (options.plan) return result;
+
+  if (!options.save_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.save_dir, error);
+    if (error) throw BadArguments(fmt::format("--save {}: {}", options.save_dir, error.message()));
+  }
+  progress.stage(step.id + ": inputs");
+  if (options.load_dir.empty()) inputs = make_inputs(options, problem, backward);
+  Run run(options, step, device, progress, inputs, result);
+  run.allocate(scratch, backward);
+  if (device.kind() == DeviceKind::gpu) result.device_bytes_used = result.free_bytes - device.free_bytes();
+  for (size_t n = 0; n < step.methods.size(); ++n)
+    if (result.methods[n].not_run.empty()) run.run_method(step.methods[n], result.methods[n]);
+
+  if (const Reference* reference = run.reference()) {
+    result.verdict = verdict(result.failures.empty(), *reference);
+    result.sampled = run.sampled();
+    result.mean_weight = reference->mean_weight;
+    result.largest_score = reference->largest_score;
+  } else if (!result.failures.empty()) {
+    result.verdict = "FAIL";
+  }
+  if (options.trace_row) {
+    const auto lse = std::find_if(run.outputs().begin(), run.outputs().end(), [](const Output& output) { return output.name == "lse"; });
+    result.trace = trace_row(problem, inputs.spans(), *options.trace_row, lse->values[static_cast<size_t>(*options.trace_row)]);
+  }
+  if (!options.save_dir.empty() && result.failures.empty()) save_outputs(options.save_dir, run.outputs(), result);
+  return result;
+}
+
+}  // namespace attention

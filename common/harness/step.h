@@ -1,0 +1,75 @@
+// The one interface through which the harness knows a step. A step's file defines `Step step()` in its own namespace;
+// CMake generates, per device, a source that includes the file and registers it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/harness/problem.h"
+#include "common/traffic/cost.h"
+
+namespace attention {
+
+enum class DeviceKind { gpu, cpu };
+
+/// A buffer that a method needs beyond q, k, v, o and the gradients. Grows as N ("rows") or N^2 ("pairs").
+struct Scratch {
+  std::string name;   // "S", "P", "LSE", "delta", ...
+  int64_t bytes = 0;
+  bool quadratic = false;
+};
+
+/// [batch, heads, seqlen_q, seqlen_k] in the problem's dtype; [batch, heads, seqlen_q] in fp32.
+inline Scratch quadratic_scratch(const std::string& name, const Problem& p) { return {name, p.S() * bytes_per_element(p.dtype), true}; }
+inline Scratch row_scratch(const std::string& name, const Problem& p) { return {name, p.L() * 4, false}; }
+
+/// Device addresses of a run. Shapes as in Problem; lse, delta [batch, heads, seqlen_q] in fp32.
+/// Every pointer is 256-byte aligned. A method reads only what it needs; the rest is null.
+struct Tensors {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  void* o = nullptr;
+  const void* d_o = nullptr;
+  void* dq = nullptr;
+  void* dk = nullptr;
+  void* dv = nullptr;
+  std::function<void*(const std::string& name)> scratch;  // the buffer of that Scratch::name
+};
+
+/// One way to compute one pass. step01 to step04 have one ("forward"); step05 has "forward", "standard backward" and
+/// "recompute backward".
+struct Method {
+  std::string name;
+  bool backward = false;
+  std::function<std::vector<Scratch>(const Problem&)> scratch;
+  std::function<std::vector<KernelCost>(const Problem&)> cost;          // one entry per launch of `run`, in launch order
+  std::function<void(const Problem&, const Tensors&)> prepare;          // may be empty; untimed and uncounted: what the forward pass would have saved (the standard backward's P)
+  std::function<void(const Problem&, const Tensors&)> run;              // enqueues the launches; throws Unsupported or DeviceFailure
+};
+
+struct TileChoice {
+  TileShape shape;
+  int64_t sram_bytes = 0;  // the most that any of the step's kernels asks for with this tile
+};
+
+struct Step {
+  std::string id;       // "step04"
+  std::string title;    // "online softmax"
+  std::string idea;     // one sentence for --help
+  std::string chapter;  // "docs/04-online-softmax.md"
+  std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served
+  int largest_head_dim = 0;
+  std::vector<Method> methods;  // in the order they run; the last one is what the report is about
+};
+
+/// Registers a step for a device (called from generated sources before main). Returns true.
+bool register_step(DeviceKind device, Step step);
+
+/// The registered steps of a device, by id ("" = the only one). Null when there is none.
+const Step* find_step(DeviceKind device, const std::string& id = "");
+std::vector<std::string> registered_steps(DeviceKind device);
+
+}  // namespace attention

@@ -1,0 +1,47 @@
+// Which query sees which key: the one rule, and what follows from it for whole tiles.
+#pragma once
+
+#include "common/device/device.h"
+
+namespace attention {
+inline namespace ATTN_DEVICE {
+
+/// Causal is bottom-right: query i sees the keys j <= i + seqlen_k - seqlen_q. (Dao-AILab/flash-attention 2.1 and newer do the
+/// same; PyTorch's is_causal is top-left.) Positions past the ends, which pad ragged tiles, see nothing and are not seen.
+struct Mask {
+  int64_t seqlen_q;
+  int64_t seqlen_k;
+  bool causal;
+
+  __device__ bool visible(int64_t i, int64_t j) const { return i < seqlen_q && j < seqlen_k && (!causal || j <= i + seqlen_k - seqlen_q); }
+
+  /// True when every query of [i0, i0 + rows) sees every key of [j0, j0 + cols): then nothing in the tile needs masking.
+  __device__ bool all_visible(int64_t i0, int rows, int64_t j0, int cols) const {
+    return i0 + rows <= seqlen_q && j0 + cols <= seqlen_k && (!causal || j0 + cols - 1 <= i0 + seqlen_k - seqlen_q);
+  }
+  /// s = scale s, and -inf where the query does not see the key; (i0, j0) is the tile's first pair. Tiles away from the edges,
+  /// nearly all of them, pay for the scale alone.
+  template <class Scores>
+  __device__ __forceinline__ void apply(Scores& s, float scale, int64_t i0, int64_t j0) const {
+    ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) s(i, j) *= scale;
+    if (all_visible(i0 + s.row(0), s.row(s.kRows - 1) - s.row(0) + 1, j0, s.col(s.kCols - 1) + 1)) return;
+    ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j)
+        if (!visible(i0 + s.row(i), j0 + s.col(j))) s(i, j) = -INFINITY;
+  }
+  /// One past the last key that any of the queries before i_end sees.
+  __device__ int64_t keys_end(int64_t i_end) const {
+    if (i_end > seqlen_q) i_end = seqlen_q;
+    const int64_t end = causal ? i_end + seqlen_k - seqlen_q : seqlen_k;
+    return end < 0 ? 0 : end;
+  }
+  /// The first query that sees key j.
+  __device__ int64_t queries_begin(int64_t j) const {
+    const int64_t begin = causal ? j - (seqlen_k - seqlen_q) : 0;
+    return begin < 0 ? 0 : begin;
+  }
+};
+
+}  // namespace ATTN_DEVICE
+}  // namespace attention

@@ -1,0 +1,135 @@
+// The tile: the unit in which every step moves and multiplies. It has three homes - HBM (Global), SRAM (SramTile), registers
+// (Fragment) - and this file has the functions that take it from one to the other. The products are in product.h.
+// docs/tile-product.md walks through both.
+#pragma once
+
+#include "common/device/device.h"
+
+namespace attention {
+inline namespace ATTN_DEVICE {
+
+/// Rows x Cols elements in SRAM. The pitch is 16 bytes longer than a row: in units of 16 bytes it is odd, so that the same
+/// column of eight neighbouring rows lies in eight different bank groups. Without the padding every 16-byte read down a
+/// column would hit the same four banks.
+template <class E, int Rows, int Cols>
+struct SramTile {
+  static constexpr int kRows = Rows;
+  static constexpr int kCols = Cols;
+  static constexpr int kPitch = Cols + 16 / static_cast<int>(sizeof(E));
+  static_assert(Cols * sizeof(E) % 16 == 0, "a row is a whole number of 16-byte vectors");
+  alignas(16) E element[Rows][kPitch];
+
+  /// Where to read (write) `count` neighbouring elements of a row. The hooks cost nothing on a GPU.
+  __device__ __forceinline__ const E* read(int row, int col, int count) const {
+    note_sram_read(&element[row][col], count * static_cast<int>(sizeof(E)));
+    return &element[row][col];
+  }
+  __device__ __forceinline__ E* write(int row, int col, int count) {
+    note_sram_write(&element[row][col], count * static_cast<int>(sizeof(E)));
+    return &element[row][col];
+  }
+  __device__ __forceinline__ E load(int row, int col) const { return *read(row, col, 1); }
+  __device__ __forceinline__ void store(int row, int col, E value) { *write(row, col, 1) = value; }
+};
+
+/// Rows x Cols fp32 values in the registers of one warp. `Lanes` lanes share a row, so 32 / Lanes rows lie side by side, and
+/// a lane holds runs of `Run` neighbouring columns: value[i][j] is element (row(i), col(j)) of the block's tile, whose rows
+/// first_row .. first_row + Rows - 1 are this warp's. (The accumulators of a tensor core's m16n8 product are the case
+/// Lanes = 4, Run = 2.)
+template <int Rows, int Cols, int Lanes, int Run>
+struct Fragment {
+  static constexpr int kLanes = Lanes;
+  static constexpr int kRows = Rows * Lanes / 32;  // of one lane
+  static constexpr int kCols = Cols / Lanes;
+  static_assert(kRows * 32 == Rows * Lanes && kCols * Lanes == Cols && kCols % Run == 0);
+  int row0, col0;
+  float value[kRows][kCols];
+
+  __device__ __forceinline__ explicit Fragment(int first_row) {
+    const int lane = threadIdx.x % 32;
+    row0 = first_row + lane / Lanes;
+    col0 = lane % Lanes * Run;
+    ATTN_UNROLL for (int i = 0; i < kRows; ++i)
+      ATTN_UNROLL for (int j = 0; j < kCols; ++j) value[i][j] = 0;
+  }
+  __device__ __forceinline__ int row(int i) const { return row0 + 32 / Lanes * i; }
+  __device__ __forceinline__ int col(int j) const { return col0 + j / Run * (Lanes * Run) + j % Run; }
+  __device__ __forceinline__ float& operator()(int i, int j) { return value[i][j]; }
+  __device__ __forceinline__ float operator()(int i, int j) const { return value[i][j]; }
+  /// One lane of each row speaks for it: a row's LSE is stored once, not Lanes times.
+  __device__ __forceinline__ bool speaks_for_row() const { return col0 == 0; }
+};
+
+/// load_tile where rows start anywhere (head_dim or seqlen_k not a multiple of 4): one element at a time.
+template <int Threads, class E, int Rows, int Cols, class T>
+__device__ __forceinline__ void load_unaligned_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0) {
+  ATTN_UNROLL_4 for (int n = threadIdx.x; n < Rows * Cols; n += Threads) {
+    const int row = n / Cols, col = n % Cols;
+    const bool inside = row0 + row < from.rows && col0 + col < from.cols;
+    to.store(row, col, inside ? from.load(row0 + row, col0 + col) : 0);
+  }
+}
+
+/// HBM -> SRAM, transposed: element (row0 + r, col0 + c) of `from` lands in (c, r) of the tile.
+enum Orientation { transposed };
+template <int Threads, Orientation, class E, int Rows, int Cols, class T>
+__device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0) {
+  ATTN_UNROLL_4 for (int n = threadIdx.x; n < Rows * Cols; n += Threads) {
+    // A warp takes 4 rows by 8 columns: it loads whole 32-byte sectors, and its 32 stores fall into 32 different banks.
+    const int r = n % 4 + n / 32 % (Cols / 4) * 4, c = n / 4 % 8 + n / (8 * Cols) * 8;
+    const bool inside = row0 + r < from.rows && col0 + c < from.cols;
+    to.store(c, r, inside ? from.load(row0 + r, col0 + c) : 0);
+  }
+}
+
+/// HBM -> SRAM: the tile whose first element is (row0, col0) of `from`. What lies outside of `from` becomes 0, so that a
+/// ragged tile needs no special case in any product. Each of the block's Threads stays in its four columns and goes down the
+/// rows, eight loads in flight; a __syncthreads must follow before anyone reads the tile.
+template <int Threads, class E, int Rows, int Cols, class T>
+__device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0 = 0) {
+  if (from.cols % 4 != 0) return load_unaligned_tile<Threads>(to, from, row0, col0);
+  constexpr int kPerRow = Cols / 4, kStep = Threads / kPerRow, kBatch = 8;
+  static_assert(Threads % kPerRow == 0);
+  constexpr bool kWhole = Rows % (kBatch * kStep) == 0;  // no thread ever steps past the tile
+  const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * 4;
+  const int64_t rows = col0 + col < from.cols ? from.rows - row0 : 0;  // that exist in these columns
+  ATTN_UNROLL for (int r0 = 0; r0 < Rows; r0 += kBatch * kStep) {
+    float4 x[kBatch];
+    ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep) x[b] = from.load4_if(r < rows && (kWhole || r < Rows), row0 + r, col0 + col);
+    ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep)
+      if (kWhole || r < Rows) *reinterpret_cast<float4*>(to.write(r, col, 4)) = x[b];
+  }
+}
+
+/// Registers -> HBM: the part of the fragment that lies inside of `to`, whose element (row0, col0) is the tile's first.
+template <int Rows, int Cols, int Lanes, int Run>
+__device__ __forceinline__ void store_tile(Global<float> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0, int64_t col0 = 0) {
+  const bool aligned = Run == 4 && to.cols % 4 == 0;
+  ATTN_UNROLL for (int i = 0; i < from.kRows; ++i) {
+    const int64_t row = row0 + from.row(i);
+    if (row >= to.rows) continue;
+    ATTN_UNROLL for (int j = 0; j < from.kCols; j += Run) {
+      const int64_t col = col0 + from.col(j);
+      if (aligned) {
+        if (col < to.cols) to.store4(row, col, make_float4(from(i, j), from(i, j + Run / 4), from(i, j + Run / 2), from(i, j + Run - 1)));
+      } else {
+        ATTN_UNROLL for (int r = 0; r < Run; ++r)
+          if (col + r < to.cols) to.store(row, col + r, from(i, j + r));
+      }
+    }
+  }
+}
+
+/// e^x = 2^(kLog2e x). exp2f is a single instruction's work on a GPU, expf three times that; the rounding of the product costs a
+/// relative error of |x| 6e-8, which weights that matter (small |x|) hardly see, and x = 0 stays exactly 1.
+constexpr float kLog2e = 1.44269504f;
+
+/// Maximum and sum along the rows of a fragment: x[i] holds what this lane found in its columns of row(i); afterwards every
+/// lane of the row holds the row's.
+template <class Frag>
+__device__ __forceinline__ void row_max(float (&x)[Frag::kRows]) { lanes_max<Frag::kLanes>(x); }
+template <class Frag>
+__device__ __forceinline__ void row_sum(float (&x)[Frag::kRows]) { lanes_sum<Frag::kLanes>(x); }
+
+}  // namespace ATTN_DEVICE
+}  // namespace attention

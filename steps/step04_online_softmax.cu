@@ -1,0 +1,107 @@
+// step04  online softmax                                                                    docs/04-online-softmax.md
+//
+// Pass 1 disappears. Each row keeps a running maximum m and a running sum l; when a key tile brings a larger maximum, what
+// has been summed so far is scaled down by alpha = exp(m - m_new). The same numbers as before, in one pass.
+//
+//      Q ─┐
+//      K, V ▶ [ s, m grows: l, O *= alpha, p, sum, O += p V ] ──▶ O, LSE      in SRAM and registers
+//
+//   HBM       4X + L elements: nothing N x N
+//   executes  4 N^2 d FLOPs per head          extra memory  LSE
+//
+//   make step04 && ./step04
+#include "common/harness/step.h"
+#include "common/tile/mask.h"
+#include "common/tile/shapes.h"
+#include "common/tile/view.h"
+
+namespace attention::ATTN_DEVICE::step04 {
+
+template <class T>
+struct Sram {
+  typename T::Own q;
+  typename T::Loop k, v;
+  typename T::Staging p;
+};
+
+/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+attention(Mask mask, float softmax_scale, Global<const float> Q, Global<const float> K, Global<const float> V, Global<float> O, Global<float> LSE) {
+  using Scores = typename T::Scores;
+  auto& sram = dynamic_sram<Sram<T>>();
+  const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
+  const int64_t head = blockIdx.x / query_tiles, q0 = (query_tiles - 1 - blockIdx.x % query_tiles) * T::kBr;  // causal: the longest first
+  const int64_t keys_end = mask.keys_end(q0 + T::kBr);
+  const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
+
+  load_tile<T::kThreads>(sram.q, Q.head(head), q0);
+  typename T::Output o(warp_row0);
+  float m[Scores::kRows], l[Scores::kRows];
+  ATTN_UNROLL for (int i = 0; i < Scores::kRows; ++i) m[i] = -INFINITY, l[i] = 0;
+
+  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
+    __syncthreads();  // every warp is done with the last tiles
+    load_tile<T::kThreads>(sram.k, K.head(head), k0);
+    load_tile<T::kThreads>(sram.v, V.head(head), k0);
+    __syncthreads();  // the tiles are complete
+    Scores s(warp_row0);
+    multiply_abt(s, sram.q, sram.k);
+    mask.apply(s, softmax_scale, q0, k0);
+    float m_new[Scores::kRows];
+    ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
+      m_new[i] = m[i];
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) m_new[i] = fmaxf(m_new[i], s(i, j));
+    }
+    row_max<Scores>(m_new);
+    ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
+      const float base = m_new[i] == -INFINITY ? 0 : m_new[i];  // sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+      const float alpha = exp2f(kLog2e * (m[i] - base));
+      ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= alpha;
+      float sum = 0;
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2f(kLog2e * (s(i, j) - base));
+      l[i] = alpha * l[i] + sum;
+      m[i] = m_new[i];
+    }
+    fold(o, s, sram.p, sram.v);
+  }
+
+  row_sum<Scores>(l);
+  ATTN_UNROLL for (int i = 0; i < Scores::kRows; ++i) {
+    const int64_t row = q0 + o.row(i);
+    const float inverse = l[i] > 0 ? 1 / l[i] : 0;
+    ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
+    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, m[i] + logf(l[i]));
+  }
+  store_tile(O.head(head), o, q0);
+}
+
+inline void forward(const Problem& p, const Tensors& t) {
+  with_tile(p, ForwardTiles{}, [&](auto tile) {
+    using T = decltype(tile);
+    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
+           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<const float>(p, t.q, "Q"), key_rows<const float>(p, t.k, "K"),
+           key_rows<const float>(p, t.v, "V"), query_rows<float>(p, t.o, "O"), row_scalars<float>(p, t.scratch("LSE"), "LSE"));
+  });
+}
+
+inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }
+
+/// K and V are asked for once per visited tile. Two products: scores, P V.
+inline std::vector<KernelCost> cost(const Problem& p) {
+  const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
+  return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
+              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2)};
+}
+
+inline std::vector<TileChoice> tiles(const Problem& p) {
+  return tile_choices(p, ForwardTiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
+}
+
+inline Step step() {
+  return {.id = "step04", .title = "online softmax", .idea = "one pass: a running maximum and sum, O rescaled when the maximum grows",
+          .chapter = "docs/04-online-softmax.md", .tiles = tiles, .largest_head_dim = 256,
+          .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
+}
+
+}  // namespace attention::ATTN_DEVICE::step04

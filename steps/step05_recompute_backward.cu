@@ -1,0 +1,290 @@
+// step05  recompute backward                                                         docs/05-recompute-backward.md
+//
+// Training needs dQ, dK and dV. The standard backward keeps P from the forward and sends dP and dS through HBM: three N x N
+// matrices. The recompute backward keeps a number per row, LSE, and computes each tile of P again: P = exp(S - LSE).
+//
+//      P, dO ─▶ dV    dO, V ─▶ dP    P, dP ─▶ dS    dS, K ─▶ dQ    dS, Q ─▶ dK            standard: all of it in HBM
+//
+//      O, dO ─▶ delta                      a number per row: row sum of P ∘ dP = row sum of O ∘ dO
+//      Q, K, V, dO, LSE, delta ─▶ [ p, dp, ds ] ─▶ dK, dV     a block owns keys, loops over queries
+//      Q, K, V, dO, LSE, delta ─▶ [ p, dp, ds ] ─▶ dQ         a block owns queries, loops over keys: no atomics, so bitwise repeatable
+//
+//   HBM       standard 8X + 7S, recompute 13X + 5L elements
+//   executes  standard 8 N^2 d, recompute 14 N^2 d FLOPs per head      extra memory  standard P, dP, dS; recompute LSE, delta
+//
+//   make step05 && ./step05
+#include "step02_fused_row_softmax.cu"  // the standard backward's P, and its products
+#include "step04_online_softmax.cu"     // the forward
+
+namespace attention::ATTN_DEVICE::step05 {
+
+// ---- the standard backward: dV = P^T dO, dP = dO V^T, dS = P ∘ (dP - delta), dQ = dS K, dK = dS^T Q ---------------------
+
+template <class T>
+struct TransposedSram {
+  typename T::Staging p;
+  typename T::Loop d_o;
+};
+
+/// dV = P^T dO (and dK = dS^T Q). A block owns Br keys and loops over the query tiles, of which it loads P transposed.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+transposed_values(Global<const float> P, Global<const float> dO, Global<float> dV) {
+  auto& sram = dynamic_sram<TransposedSram<T>>();
+  const int64_t key_tiles = ceil_div(P.cols, T::kBr);
+  const int64_t head = blockIdx.x / key_tiles, k0 = blockIdx.x % key_tiles * T::kBr;
+  const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
+
+  typename T::Output dv(warp_row0);
+  for (int64_t q0 = 0; q0 < P.rows; q0 += T::kBc) {
+    __syncthreads();  // every warp is done with the last tiles
+    load_tile<T::kThreads, transposed>(sram.p, P.head(head), q0, k0);
+    load_tile<T::kThreads>(sram.d_o, dO.head(head), q0);
+    __syncthreads();  // the tiles are complete
+    fold(dv, sram.p, sram.d_o);
+  }
+  store_tile(dV.head(head), dv, k0);
+}
+
+template <int Capacity>
+struct SoftmaxBackwardSram {
+  SramTile<float, 1, Capacity> p, dp;
+  WarpResults sum;
+};
+template <>
+struct SoftmaxBackwardSram<0> {
+  WarpResults sum;
+};
+
+/// dS = softmax_scale P ∘ (dP - row sum of P ∘ dP): the softmax's backward, with the scale of S = scale Q K^T. One block owns a
+/// row, and each thread its own columns of it.
+template <class E, int Capacity>
+__global__ void softmax_backward(float softmax_scale, Global<const E> P, Global<const E> dP, Global<E> dS) {
+  auto& sram = dynamic_sram<SoftmaxBackwardSram<Capacity>>();
+  const int64_t row = blockIdx.x;
+
+  float delta = 0;
+  ATTN_UNROLL_4 for (int64_t j = threadIdx.x; j < P.cols; j += step02::kSoftmaxThreads) {
+    const float p = P.load(row, j), dp = dP.load(row, j);
+    if constexpr (Capacity > 0) sram.p.store(0, j, p), sram.dp.store(0, j, dp);
+    delta += p * dp;
+  }
+  delta = row_sum(delta, sram.sum);
+  ATTN_UNROLL_4 for (int64_t j = threadIdx.x; j < P.cols; j += step02::kSoftmaxThreads) {
+    if constexpr (Capacity > 0) dS.store(row, j, softmax_scale * sram.p.load(0, j) * (sram.dp.load(0, j) - delta));
+    else dS.store(row, j, softmax_scale * P.load(row, j) * (dP.load(row, j) - delta));
+  }
+}
+
+// ---- the recompute backward ---------------------------------------------------------------------------------------------
+
+/// delta_i = sum over d of O_id dO_id, which is the row sum of P ∘ dP (FlashAttention-2, section 3.1). A warp owns a row.
+template <class E>
+__global__ void delta_of_rows(Global<const E> O, Global<const E> dO, Global<float> delta) {
+  const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
+  if (row >= O.rows) return;
+  float sum[1] = {0};
+  for (int64_t d = threadIdx.x % 32; d < O.cols; d += 32) sum[0] += O.load(row, d) * dO.load(row, d);
+  lanes_sum<32>(sum);
+  if (threadIdx.x % 32 == 0) delta.store(0, row, sum[0]);
+}
+
+template <class T>
+struct KeysSram {
+  typename T::Own k, v;
+  typename T::Loop q, d_o;
+  typename T::Staging p;                   // P^T, then dS^T
+  SramTile<float, 1, T::kBc> lse, delta;   // of the query tile
+};
+
+/// dK and dV. A block owns Br keys, so everything is transposed: S^T = K Q^T, rows are keys and columns queries.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+keys_backward(Mask mask, float softmax_scale, Global<const float> Q, Global<const float> K, Global<const float> V, Global<const float> dO,
+              Global<const float> LSE, Global<const float> delta, Global<float> dK, Global<float> dV) {
+  auto& sram = dynamic_sram<KeysSram<T>>();
+  const int64_t key_tiles = ceil_div(mask.seqlen_k, T::kBr);
+  const int64_t head = blockIdx.x / key_tiles, k0 = blockIdx.x % key_tiles * T::kBr;
+  const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
+
+  load_tile<T::kThreads>(sram.k, K.head(head), k0);
+  load_tile<T::kThreads>(sram.v, V.head(head), k0);
+  typename T::Output dk(warp_row0), dv(warp_row0);
+
+  for (int64_t q0 = mask.queries_begin(k0) / T::kBc * T::kBc; q0 < mask.seqlen_q; q0 += T::kBc) {
+    __syncthreads();  // every warp is done with the last query tile
+    load_tile<T::kThreads>(sram.q, Q.head(head), q0);
+    load_tile<T::kThreads>(sram.d_o, dO.head(head), q0);
+    load_tile<T::kThreads>(sram.lse, LSE.head(head), 0, q0);
+    load_tile<T::kThreads>(sram.delta, delta.head(head), 0, q0);
+    __syncthreads();  // the tiles are complete
+
+    typename T::Scores p(warp_row0), ds(warp_row0);
+    multiply_abt(p, sram.k, sram.q);
+    multiply_abt(ds, sram.v, sram.d_o);
+    const bool all_visible = mask.all_visible(q0, T::kBc, k0, T::kBr);
+    ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
+      const float lse = sram.lse.load(0, p.col(j)), row_delta = sram.delta.load(0, p.col(j));
+      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
+        const bool visible = all_visible || mask.visible(q0 + p.col(j), k0 + p.row(i));
+        p(i, j) = visible ? exp2f(kLog2e * (softmax_scale * p(i, j) - lse)) : 0;
+        ds(i, j) = softmax_scale * p(i, j) * (ds(i, j) - row_delta);
+      }
+    }
+    fold(dv, p, sram.p, sram.d_o);
+    __syncwarp();  // P^T has been read by the row's other lanes before dS^T takes its place
+    fold(dk, ds, sram.p, sram.q);
+  }
+  store_tile(dK.head(head), dk, k0);
+  store_tile(dV.head(head), dv, k0);
+}
+
+template <class T>
+struct QueriesSram {
+  typename T::Own q, d_o;
+  typename T::Loop k, v;
+  typename T::Staging ds;
+  SramTile<float, 1, T::kBr> lse, delta;
+};
+
+/// dQ. A block owns Br queries and loops over the key tiles they see.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+queries_backward(Mask mask, float softmax_scale, Global<const float> Q, Global<const float> K, Global<const float> V, Global<const float> dO,
+                 Global<const float> LSE, Global<const float> delta, Global<float> dQ) {
+  auto& sram = dynamic_sram<QueriesSram<T>>();
+  const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
+  const int64_t head = blockIdx.x / query_tiles, q0 = (query_tiles - 1 - blockIdx.x % query_tiles) * T::kBr;  // causal: the longest first
+  const int64_t keys_end = mask.keys_end(q0 + T::kBr);
+  const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
+
+  load_tile<T::kThreads>(sram.q, Q.head(head), q0);
+  load_tile<T::kThreads>(sram.d_o, dO.head(head), q0);
+  load_tile<T::kThreads>(sram.lse, LSE.head(head), 0, q0);
+  load_tile<T::kThreads>(sram.delta, delta.head(head), 0, q0);
+  typename T::Output dq(warp_row0);
+
+  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
+    __syncthreads();  // every warp is done with the last key tile
+    load_tile<T::kThreads>(sram.k, K.head(head), k0);
+    load_tile<T::kThreads>(sram.v, V.head(head), k0);
+    __syncthreads();  // the tiles are complete
+
+    typename T::Scores p(warp_row0), ds(warp_row0);
+    multiply_abt(p, sram.q, sram.k);
+    mask.apply(p, softmax_scale, q0, k0);
+    multiply_abt(ds, sram.d_o, sram.v);
+    ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
+      const float lse = sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
+      const float base = lse == -INFINITY ? 0 : lse;  // sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+      ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
+        ds(i, j) = softmax_scale * exp2f(kLog2e * (p(i, j) - base)) * (ds(i, j) - row_delta);
+    }
+    fold(dq, ds, sram.ds, sram.k);
+  }
+  store_tile(dQ.head(head), dq, q0);
+}
+
+// ---- launches -------------------------------------------------------------------------------------------------------------
+
+/// The forward's tile is its own: the first of step04's that fits.
+inline Problem with_forward_tile(Problem p) {
+  for (const TileChoice& choice : step04::tiles(p))
+    if (choice.sram_bytes <= p.sram_limit) return p.tile = choice.shape, p;
+  throw Unsupported("step05: no tile of the forward fits " + std::to_string(p.sram_limit) + " bytes of SRAM");
+}
+
+inline void forward(const Problem& p, const Tensors& t) { step04::forward(with_forward_tile(p), t); }
+
+/// What the standard forward leaves behind: P. S is only passing through, in the memory that dP will take.
+inline void save_p(const Problem& backward, const Tensors& t) {
+  const Problem p = with_forward_tile(backward);
+  step02::launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<const float>(p, t.q, "Q"),
+                        key_rows<const float>(p, t.k, "K"), pairs<float>(p, t.scratch("dP"), "S"));
+  step02::launch_softmax(p, t.scratch("dP"), t.scratch("P"), t.scratch("LSE"));
+}
+
+inline void launch_transposed_values(const char* name, const Problem& p, Global<const float> P, Global<const float> dO, Global<float> dV) {
+  with_tile(p, ForwardTiles{}, [&](auto tile) {
+    using T = decltype(tile);
+    launch(name, transposed_values<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(TransposedSram<T>), P, dO, dV);
+  });
+}
+
+inline void standard_backward(const Problem& backward, const Tensors& t) {
+  const Problem p = with_forward_tile(backward);
+  void *P = t.scratch("P"), *dP = t.scratch("dP"), *dS = t.scratch("dS");
+  launch_transposed_values("dV", p, pairs<const float>(p, P, "P"), query_rows<const float>(p, t.d_o, "dO"), key_rows<float>(p, t.dv, "dV"));
+  step02::launch_scores("dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, query_rows<const float>(p, t.d_o, "dO"), key_rows<const float>(p, t.v, "V"), pairs<float>(p, dP, "dP"));
+  step02::with_row_capacity<SoftmaxBackwardSram>(p, [&](auto capacity) {
+    launch("dS", softmax_backward<float, capacity()>, p.L(), step02::kSoftmaxThreads, sizeof(SoftmaxBackwardSram<capacity()>), p.softmax_scale,
+           all_pairs<const float>(p, P, "P"), all_pairs<const float>(p, dP, "dP"), all_pairs<float>(p, dS, "dS"));
+  });
+  step02::launch_values("dQ", p, pairs<const float>(p, dS, "dS"), key_rows<const float>(p, t.k, "K"), query_rows<float>(p, t.dq, "dQ"));
+  launch_transposed_values("dK", p, pairs<const float>(p, dS, "dS"), query_rows<const float>(p, t.q, "Q"), key_rows<float>(p, t.dk, "dK"));
+}
+
+inline void recompute_backward(const Problem& p, const Tensors& t) {
+  const Mask mask{p.seqlen_q, p.seqlen_k, p.causal};
+  const auto Q = query_rows<const float>(p, t.q, "Q"), dO = query_rows<const float>(p, t.d_o, "dO");
+  const auto K = key_rows<const float>(p, t.k, "K"), V = key_rows<const float>(p, t.v, "V");
+  const auto LSE = row_scalars<const float>(p, t.scratch("LSE"), "LSE"), delta = row_scalars<const float>(p, t.scratch("delta"), "delta");
+
+  launch("delta", delta_of_rows<float>, ceil_div(p.L(), 4), 128, 0, all_query_rows<const float>(p, t.o, "O"), all_query_rows<const float>(p, t.d_o, "dO"),
+         all_row_scalars<float>(p, t.scratch("delta"), "delta"));
+  with_tile(p, BackwardTiles{}, [&](auto tile) {
+    using T = decltype(tile);
+    launch("dK dV", keys_backward<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(KeysSram<T>), mask, p.softmax_scale, Q, K, V,
+           dO, LSE, delta, key_rows<float>(p, t.dk, "dK"), key_rows<float>(p, t.dv, "dV"));
+    launch("dQ", queries_backward<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(QueriesSram<T>), mask, p.softmax_scale, Q, K,
+           V, dO, LSE, delta, query_rows<float>(p, t.dq, "dQ"));
+  });
+}
+
+// ---- what it costs ----------------------------------------------------------------------------------------------------------
+
+inline KernelCost transposed_cost(const char* name, const Problem& p, const char* P, const char* dO, const char* dV) {
+  const Visits visits = visits_all(p.seqlen_k, p.seqlen_q, p.tile.br, p.tile.bc);
+  return KernelCost(name, p).loads(P, p.S(), p.S()).loads(dO, visits.rows * p.row(), p.Xq()).stores(dV, p.Xk(), p.Xk()).multiplies(visits);
+}
+
+inline std::vector<KernelCost> forward_cost(const Problem& p) { return step04::cost(with_forward_tile(p)); }
+
+inline std::vector<KernelCost> standard_cost(const Problem& backward) {
+  const Problem p = with_forward_tile(backward);
+  int64_t reads = 1;
+  step02::with_row_capacity<SoftmaxBackwardSram>(p, [&](auto capacity) { reads = capacity() > 0 ? 1 : 2; });
+  return {transposed_cost("dV", p, "P", "dO", "dV"), step02::scores_cost("dP", p, "dO", "V", "dP"),
+          KernelCost("dS", p).loads("P", reads * p.S(), reads * p.S()).loads("dP", reads * p.S(), reads * p.S()).stores("dS", p.S(), p.S()),
+          step02::values_cost("dQ", p, "dS", "K", "dQ"), transposed_cost("dK", p, "dS", "Q", "dK")};
+}
+
+/// Per visited tile, dK dV multiplies four times (S, dP, dV, dK) and dQ three times (S, dP, dQ).
+inline std::vector<KernelCost> recompute_cost(const Problem& p) {
+  const Visits keys = visits_by_key_blocks(p, p.tile.br, p.tile.bc), queries = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
+  const int64_t asked_q = keys.rows * p.row(), asked_scalars = keys.rows * p.heads_total(), asked_k = queries.rows * p.row();
+  return {KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).stores("delta", p.L(), p.L()),
+          KernelCost("dK dV", p).loads("K", p.Xk(), p.Xk()).loads("V", p.Xk(), p.Xk()).loads("Q", asked_q, p.Xq()).loads("dO", asked_q, p.Xq())
+              .loads("LSE", asked_scalars, p.L()).loads("delta", asked_scalars, p.L()).stores("dK", p.Xk(), p.Xk()).stores("dV", p.Xk(), p.Xk()).multiplies(keys, 4),
+          KernelCost("dQ", p).loads("Q", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).loads("LSE", p.L(), p.L()).loads("delta", p.L(), p.L())
+              .loads("K", asked_k, p.Xk()).loads("V", asked_k, p.Xk()).stores("dQ", p.Xq(), p.Xq()).multiplies(queries, 3)};
+}
+
+inline std::vector<Scratch> standard_scratch(const Problem& p) {
+  return {quadratic_scratch("P", p), quadratic_scratch("dP", p), quadratic_scratch("dS", p), row_scratch("LSE", p)};
+}
+inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("LSE", p), row_scratch("delta", p)}; }
+
+inline std::vector<TileChoice> tiles(const Problem& p) {
+  return tile_choices(p, BackwardTiles{}, [](auto t) { return std::max(sizeof(KeysSram<decltype(t)>), sizeof(QueriesSram<decltype(t)>)); });
+}
+
+inline Step step() {
+  return {.id = "step05", .title = "recompute backward", .idea = "the backward computes P again from Q, K and LSE; nothing N x N is saved",
+          .chapter = "docs/05-recompute-backward.md", .tiles = tiles, .largest_head_dim = 256,
+          .methods = {{.name = "forward", .scratch = step04::scratch, .cost = forward_cost, .run = forward},
+                      {.name = "standard backward", .backward = true, .scratch = standard_scratch, .cost = standard_cost, .prepare = save_p, .run = standard_backward},
+                      {.name = "recompute backward", .backward = true, .scratch = recompute_scratch, .cost = recompute_cost, .prepare = forward, .run = recompute_backward}}};
+}
+
+}  // namespace attention::ATTN_DEVICE::step05

@@ -1,0 +1,356 @@
+// The comparer must reject every kind of wrong output that has once passed for a right one, and accept what correct fp32 gives.
+#include "common/harness/check.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/case.h"
+#include "tests/catch.h"
+
+using namespace attention;
+
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+std::vector<float> rounded(const std::vector<double>& values) { return {values.begin(), values.end()}; }
+
+/// An honest fp32 attention, written plainly (all scores of a row, sums in pieces of 32), in the orders that exactness needs.
+struct Fp32Outputs {
+  std::vector<float> o, lse, dq, dk, dv;
+};
+float dot(const float* a, const float* b, int d) {
+  float sum = 0;
+  for (int x0 = 0; x0 < d; x0 += 32) {
+    float piece = 0;
+    for (int x = x0; x < std::min(d, x0 + 32); ++x) piece += a[x] * b[x];
+    sum += piece;
+  }
+  return sum;
+}
+Fp32Outputs fp32_attention(const Case& c) {
+  const Problem& p = c.problem;
+  const int d = p.head_dim;
+  Fp32Outputs out;
+  out.o.resize(p.Xq());
+  out.lse.resize(p.L(), -kInf);
+  out.dq.resize(p.Xq());
+  out.dk.resize(p.Xk());
+  out.dv.resize(p.Xk());
+  for (int64_t h = 0; h < p.heads_total(); ++h) {
+    for (int64_t i = 0; i < p.seqlen_q; ++i) {
+      const int64_t row = h * p.seqlen_q + i;
+      const float* k = &c.k[h * p.seqlen_k * d];
+      const float* v = &c.v[h * p.seqlen_k * d];
+      const int64_t seen = visible_keys(p, i);
+      if (seen == 0) continue;
+      std::vector<float> s(seen);
+      float largest = -kInf, sum = 0;
+      for (int64_t j = 0; j < seen; ++j) largest = std::max(largest, s[j] = p.softmax_scale * dot(&c.q[row * d], k + j * d, d));
+      const auto in_pieces = [&](const auto& term) {
+        float total = 0;
+        for (int64_t j0 = 0; j0 < seen; j0 += 32) {
+          float piece = 0;
+          for (int64_t j = j0; j < std::min(seen, j0 + 32); ++j) piece += term(j);
+          total += piece;
+        }
+        return total;
+      };
+      for (float& score : s) score = std::exp(score - largest);
+      sum = in_pieces([&](int64_t j) { return s[j]; });
+      out.lse[row] = largest + std::log(sum);
+      for (float& probability : s) probability /= sum;
+      for (int x = 0; x < d; ++x) out.o[row * d + x] = in_pieces([&](int64_t j) { return s[j] * v[j * d + x]; });
+      const float delta = dot(&c.d_o[row * d], &out.o[row * d], d);
+      std::vector<float> ds(seen);
+      for (int64_t j = 0; j < seen; ++j) ds[j] = s[j] * (dot(&c.d_o[row * d], v + j * d, d) - delta);
+      for (int x = 0; x < d; ++x) {
+        out.dq[row * d + x] = p.softmax_scale * in_pieces([&](int64_t j) { return ds[j] * k[j * d + x]; });
+        for (int64_t j = 0; j < seen; ++j) {
+          out.dk[(h * p.seqlen_k + j) * d + x] += p.softmax_scale * ds[j] * c.q[row * d + x];
+          out.dv[(h * p.seqlen_k + j) * d + x] += s[j] * c.d_o[row * d + x];
+        }
+      }
+    }
+  }
+  return out;
+}
+
+struct Edited {
+  Case c = make_case(2, 128, 128, 64);
+  Reference reference = c.reference(false);
+  std::vector<float> o = rounded(reference.o.value);
+  std::vector<float> lse = rounded(reference.lse.value);
+
+  CheckResult check_o() const { return check_output("o", c.problem, o, reference.o, {}, false); }
+  CheckResult check_lse() const { return check_output("lse", c.problem, lse, reference.lse, {}, false); }
+};
+
+}  // namespace
+
+TEST_CASE("comparer_accepts the true output rounded to fp32", "[check]") {
+  const Edited e;
+  for (const CheckResult& result : {e.check_o(), e.check_lse()}) {
+    CHECK(result.pass);
+    CHECK(result.reason.empty());
+    CHECK(result.checked == result.elements);
+    CHECK(result.worst < 0.1);
+    CHECK(*result.relative_l2 < 6e-8);
+    CHECK(result.max_abs < 1e-6);
+    CHECK(result.tolerance == 1e-6);
+  }
+}
+
+TEST_CASE("comparer_accepts an honest fp32 attention", "[check]") {
+  std::vector<std::pair<std::string, Case>> cases;
+  for (const std::string& name : golden_cases()) cases.emplace_back(name, read_golden(name));
+  for (const int64_t n : {1, 2, 3, 9, 31, 192}) {
+    for (const bool causal : {false, true}) {
+      for (const std::string init : {"randn", "abs"}) {
+        cases.emplace_back(init + " N " + std::to_string(n) + (causal ? " causal" : ""), make_case(2, n, n, 64, causal, init));
+      }
+    }
+  }
+  cases.emplace_back("empty rows, d 128", make_case(1, 130, 70, 128, true));
+  for (const auto& [name, c] : cases) {
+    const Reference r = c.reference();
+    const Fp32Outputs out = fp32_attention(c);
+    const bool default_inputs = name.starts_with("randn");
+    for (const CheckResult& result :
+         {check_output("o", c.problem, out.o, r.o, {}, default_inputs), check_output("lse", c.problem, out.lse, r.lse, {}, default_inputs),
+          check_output("dq", c.problem, out.dq, r.dq, {}, default_inputs), check_output("dk", c.problem, out.dk, r.dk, {}, default_inputs),
+          check_output("dv", c.problem, out.dv, r.dv, {}, default_inputs)}) {
+      INFO(name << ", " << result.output << ": worst " << result.worst << ", relative L2 " << result.relative_l2.value_or(-1) << " " << result.reason);
+      CHECK(result.pass);
+    }
+  }
+}
+
+TEST_CASE("comparer_rejects_one_nan", "[check]") {
+  Edited e;
+  e.o[5000] = kNan;
+  const CheckResult result = e.check_o();
+  CHECK_FALSE(result.pass);
+  CHECK(std::isinf(result.worst));
+  CHECK(result.worst_index == std::array<int64_t, 4>{0, 0, 5000 / 64, 5000 % 64});
+  CHECK(result.reason.find("nan") != std::string::npos);
+  e.lse[200] = kNan;
+  CHECK_FALSE(e.check_lse().pass);
+  CHECK(e.check_lse().worst_index == std::array<int64_t, 4>{0, 1, 72, 0});
+}
+
+TEST_CASE("comparer_rejects_one_inf", "[check]") {
+  for (const float infinity : {kInf, -kInf}) {
+    Edited e;
+    e.o[8191] = infinity;
+    CHECK_FALSE(e.check_o().pass);
+    CHECK(std::isinf(e.check_o().max_abs));
+    e.lse[0] = infinity;
+    CHECK_FALSE(e.check_lse().pass);
+  }
+}
+
+TEST_CASE("comparer_rejects_all_zeros", "[check]") {
+  Edited e;
+  std::fill(e.o.begin(), e.o.end(), 0.0f);
+  CHECK_FALSE(e.check_o().pass);
+  CHECK(*e.check_o().relative_l2 == Approx(1));
+}
+
+TEST_CASE("comparer_rejects_mean_of_v", "[check]") {
+  Edited e;
+  for (int h = 0; h < 2; ++h) {
+    for (int x = 0; x < 64; ++x) {
+      float mean = 0;
+      for (int j = 0; j < 128; ++j) mean += e.c.at_key(e.c.v, h, j, x) / 128;
+      for (int i = 0; i < 128; ++i) e.o[(h * 128 + i) * 64 + x] = mean;
+    }
+  }
+  CHECK_FALSE(e.check_o().pass);
+}
+
+TEST_CASE("comparer_rejects_the_other_head", "[check]") {
+  Edited e;
+  std::copy(e.o.begin() + 128 * 64, e.o.end(), e.o.begin());
+  CHECK_FALSE(e.check_o().pass);
+}
+
+TEST_CASE("comparer_rejects_rows_shifted_by_one", "[check]") {
+  Edited e;
+  std::rotate(e.o.begin(), e.o.begin() + 64, e.o.end());
+  CHECK_FALSE(e.check_o().pass);
+}
+
+TEST_CASE("comparer_rejects_softmax_without_scale", "[check]") {
+  Edited e;
+  Case unscaled = e.c;
+  unscaled.problem.softmax_scale = 1;
+  e.o = rounded(unscaled.reference(false).o.value);
+  CHECK_FALSE(e.check_o().pass);
+}
+
+TEST_CASE("comparer_rejects_a_scale_off_by_1e-5", "[check]") {
+  for (const std::string& name : golden_cases()) {
+    if (name == "one_token") continue;  // one key: the scale shows in lse alone
+    INFO(name);
+    const Case c = read_golden(name);
+    Case off = c;
+    off.problem.softmax_scale *= 1 + 1e-5f;
+    const Reference reference = c.reference(false), wrong = off.reference(false);
+    CHECK_FALSE((check_output("o", c.problem, rounded(wrong.o.value), reference.o, {}, false).pass &&
+                 check_output("lse", c.problem, rounded(wrong.lse.value), reference.lse, {}, false).pass));
+  }
+}
+
+TEST_CASE("comparer_rejects_top_left_mask", "[check]") {
+  const Case c = make_case(1, 2, 5, 16, true);
+  const Reference reference = c.reference(false);
+  std::vector<float> o = rounded(reference.o.value);
+  const Case first_keys = [&] {  // query i sees keys 0..i
+    Case t = make_case(1, 2, 2, 16, true);
+    t.q = c.q;
+    std::copy_n(c.k.begin(), 32, t.k.begin());
+    std::copy_n(c.v.begin(), 32, t.v.begin());
+    return t;
+  }();
+  CHECK(check_output("o", c.problem, o, reference.o, {}, false).pass);
+  CHECK_FALSE(check_output("o", c.problem, rounded(first_keys.reference(false).o.value), reference.o, {}, false).pass);
+}
+
+TEST_CASE("comparer_rejects_one_element_off_by_1_percent", "[check]") {
+  Edited e;
+  size_t at = 7777;
+  while (std::abs(e.o[at]) < 0.1f) ++at;  // an output that happens to be near 0 has room for 1 % of itself
+  e.o[at] *= 1.01f;
+  const CheckResult result = e.check_o();
+  CHECK_FALSE(result.pass);
+  const auto n = static_cast<int64_t>(at);
+  CHECK(result.worst_index == std::array<int64_t, 4>{0, n / 8192, n / 64 % 128, n % 64});
+  CHECK(result.max_abs == Approx(std::abs(e.o[at]) * 0.01 / 1.01).epsilon(1e-3));
+}
+
+TEST_CASE("comparer_rejects_empty_comparison", "[check]") {
+  Edited e;
+  Selection nothing;
+  nothing.full = false;
+  const Reference empty = compute_reference_cpu(e.c.problem, e.c.inputs(), nothing, false);
+  const CheckResult result = check_output("o", e.c.problem, e.o, empty.o, nothing, false);
+  CHECK_FALSE(result.pass);
+  CHECK(result.checked == 0);
+  CHECK(result.reason.find("nothing was compared") != std::string::npos);
+}
+
+TEST_CASE("comparer_rejects_an_output_of_another_size", "[check]") {
+  Edited e;
+  e.o.pop_back();
+  CHECK_FALSE(e.check_o().pass);
+  e.o.clear();
+  CHECK_FALSE(e.check_o().pass);
+}
+
+TEST_CASE("comparer_rejects_a_nan_reference", "[check]") {
+  Edited e;
+  e.c.q[3] = kNan;
+  e.reference = e.c.reference(false);
+  CHECK_FALSE(e.check_o().pass);
+  CHECK_FALSE(e.check_lse().pass);
+}
+
+TEST_CASE("rows without a key: minus infinity equals itself and zero must be zero", "[check]") {
+  const Case c = make_case(1, 70, 33, 32, true);
+  const Reference r = c.reference();
+  std::vector<float> o = rounded(r.o.value), lse = rounded(r.lse.value), dq = rounded(r.dq.value);
+  const auto passes = [&](const std::string& name, const std::vector<float>& actual, const ReferenceTensor& tensor) {
+    return check_output(name, c.problem, actual, tensor, {}, false).pass;
+  };
+  CHECK(lse[0] == -kInf);
+  CHECK(passes("o", o, r.o));
+  CHECK(passes("lse", lse, r.lse));
+  CHECK(passes("dq", dq, r.dq));
+  for (const float wrong : {kInf, kNan, -1e30f, 0.0f}) {
+    lse[0] = wrong;
+    CHECK_FALSE(passes("lse", lse, r.lse));
+  }
+  o[0] = 1e-30f;
+  CHECK_FALSE(passes("o", o, r.o));
+  dq[0] = kNan;
+  CHECK_FALSE(passes("dq", dq, r.dq));
+}
+
+TEST_CASE("a gradient that is zero by cancellation has no relative L2", "[check]") {
+  const Case c = make_case(2, 1, 1, 64);
+  const Reference r = c.reference();
+  const CheckResult result = check_output("dq", c.problem, std::vector<float>(128, 1e-9f), r.dq, {}, true);
+  CHECK(result.pass);
+  CHECK_FALSE(result.relative_l2.has_value());
+  CHECK_FALSE(check_output("dq", c.problem, std::vector<float>(128, 1e-2f), r.dq, {}, true).pass);
+}
+
+TEST_CASE("relative L2 is judged for the default inputs alone", "[check]") {
+  Edited e;
+  for (float& value : e.o) value *= 1 + 1.2e-6f;  // each element within 1e-6 of its weighted terms, all in the same direction
+  const CheckResult judged = check_output("o", e.c.problem, e.o, e.reference.o, {}, true), reported = e.check_o();
+  CHECK(*judged.relative_l2 == Approx(1.2e-6).epsilon(0.1));
+  CHECK(judged.l2_judged);
+  CHECK_FALSE(judged.pass);
+  CHECK(judged.reason.find("relative L2") != std::string::npos);
+  CHECK_FALSE(reported.l2_judged);
+  CHECK(reported.pass);
+  // Two keys: correct fp32 may exceed any bound (its gradients cancel), so only the elements are judged.
+  const Case two = make_case(1, 64, 2, 64);
+  const Reference r = two.reference();
+  CHECK_FALSE(check_output("dq", two.problem, fp32_attention(two).dq, r.dq, {}, true).l2_judged);
+}
+
+TEST_CASE("a sampled check compares the listed rows", "[check]") {
+  const Case c = make_case(3, 300, 200, 16);
+  const Reference full = c.reference();
+  const Selection rows = sample_rows(c.problem, 50, 1, true, true);
+  const Reference sampled = compute_reference_cpu(c.problem, c.inputs(), rows, true);
+  std::vector<float> dv = rounded(full.dv.value);
+  const CheckResult result = check_output("dv", c.problem, dv, sampled.dv, rows, true);
+  CHECK(result.pass);
+  CHECK(result.sampled);
+  CHECK(result.checked == 50 * 16);
+  CHECK(result.elements == 3 * 200 * 16);
+  const HeadRow hit = rows.keys[20];
+  dv[(hit.head * 200 + hit.row) * 16 + 7] += 1;
+  const CheckResult failed = check_output("dv", c.problem, dv, sampled.dv, rows, true);
+  CHECK_FALSE(failed.pass);
+  CHECK(failed.worst_index == std::array<int64_t, 4>{0, hit.head, hit.row, 7});
+}
+
+TEST_CASE("the tolerance grows beyond 4096 tokens", "[check]") {
+  Problem p;
+  p.seqlen_q = 1;
+  p.seqlen_k = 4096;
+  CHECK(tolerance(p) == 1e-6);
+  CHECK(l2_bound(p, "lse") == 1e-6);
+  CHECK(l2_bound(p, "dk") == 2e-6);
+  p.seqlen_k = 16384;
+  CHECK(tolerance(p) == Approx(2e-6));
+  CHECK(l2_bound(p, "o") == Approx(2e-6));
+  CHECK(l2_bound(p, "dv") == Approx(4e-6));
+  p.seqlen_q = 65536;
+  CHECK(tolerance(p) == Approx(4e-6));
+}
+
+TEST_CASE("the verdict claims nothing for huge scores", "[check]") {
+  const Reference huge = make_case(1, 1, 1, 64, false, "const:133120").reference(false);
+  CHECK(verdict(true, huge) == "PASS, 1e-6 not claimed: scores up to 1.42e+11");
+  CHECK(verdict(false, huge) == "FAIL");
+  const Reference usual = make_case(1, 64, 64, 64).reference(false);
+  CHECK(verdict(true, usual) == "PASS");
+  CHECK(usual.mean_weight == Approx(1.7).margin(0.1));
+}
+
+TEST_CASE("batches and heads are told apart in the index of the worst element", "[check]") {
+  Case c = make_case(6, 5, 4, 2);
+  c.problem.batch = 2;
+  c.problem.heads = 3;
+  const Reference r = c.reference(false);
+  std::vector<float> o = rounded(r.o.value);
+  o[(4 * 5 + 3) * 2 + 1] += 1;  // head 4 of 6: batch 1, head 1
+  CHECK(check_output("o", c.problem, o, r.o, {}, false).worst_index == std::array<int64_t, 4>{1, 1, 3, 1});
+}

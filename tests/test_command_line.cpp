@@ -1,0 +1,241 @@
+// The steps as a person meets them: flags, exit codes, the one line on stderr, files. Runs the executables themselves.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "common/harness/npy.h"
+#include "tests/catch.h"
+
+namespace {
+
+using Json = nlohmann::json;
+
+std::string slurp(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+/// A folder of its own, removed at the end of the test.
+struct Folder {
+  std::string path;
+  Folder() {
+    static int count = 0;
+    path = (std::filesystem::temp_directory_path() / ("attention_test_" + std::to_string(getpid()) + "_" + std::to_string(count++))).string();
+    std::filesystem::create_directories(path);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+  int err_lines() const { return static_cast<int>(std::count(err.begin(), err.end(), '\n')); }
+};
+
+/// Runs "stepNN flags" with the CPU executor, unless the flags name a device.
+Outcome run(const std::string& command, const std::string& environment = "") {
+  const Folder folder;
+  const size_t name_end = std::min(command.find(' '), command.size());
+  const std::string device = command.find("--device") == std::string::npos ? " --device cpu" : "";
+  const std::string line = environment + " '" ATTN_STEP_FOLDER "'/" + command.substr(0, name_end) + device + command.substr(name_end) + " >" + folder.path +
+                           "/out 2>" + folder.path + "/err";
+  const int status = std::system(line.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, slurp(folder.path + "/out"), slurp(folder.path + "/err")};
+}
+
+/// One clear line, nothing on stdout, this exit code.
+void refuses(const std::string& command, int code, const std::string& says, const std::string& environment = "") {
+  INFO(command);
+  const Outcome outcome = run(command, environment);
+  INFO(outcome.err);
+  CHECK(outcome.code == code);
+  CHECK(outcome.err_lines() == 1);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err.find(says) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("bad arguments exit 2 with one line") {
+  refuses("step04 --seqlen 0", 2, "--seqlen 0");
+  refuses("step03 --seqlen -4", 2, "--seqlen -4");
+  refuses("step04 --heads 0", 2, "--heads 0");
+  refuses("step04 --batch -1", 2, "--batch -1");
+  refuses("step04 --head-dim 0", 2, "--head-dim 0");
+  refuses("step04 --seqlen 1.5", 2, "not a whole number");
+  refuses("step04 --seqlen 4k", 2, "not a whole number");
+  refuses("step04 --seqlen 99999999999999999999999", 2, "64 bits");
+  refuses("step04 --seqlen 4000000000", 2, "64 bits");
+  refuses("step04 --batch 4000000000 --heads 4000000000", 2, "64 bits");
+  refuses("step04 --no-such-flag", 2, "--no-such-flag");
+  refuses("step04 4096", 2, "4096");
+  refuses("step04 --seqlen", 2, "--seqlen");
+  refuses("step04 --dtype fp8", 2, "fp32, fp16, bf16");
+  refuses("step04 --device tpu", 2, "auto, gpu, cpu");
+  refuses("step04 --init gauss", 2, "randn");
+  refuses("step04 --tile 64", 2, "BrxBc");
+  refuses("step04 --tile 0x64", 2, "at least 1");
+  refuses("step04 --check maybe", 2, "sample:n");
+  refuses("step04 --check sample:0", 2, "at least 1");
+  refuses("step04 --softmax-scale nan", 2, "finite");
+  refuses("step04 --softmax-scale 0", 2, "above 0");
+  refuses("step04 --repeat 0", 2, "--repeat");
+  refuses("step04 --seed -1", 2, "--seed");
+  refuses("step04 --preset bert", 2, "article, gpt2");
+  refuses("step04 --seqlen 64 --trace-row 64", 2, "0 to 63");
+  refuses("step04 --load /no/such/folder", 2, "/no/such/folder/q.npy");
+  refuses("step04 --json /no/such/folder/x.json", 2, "--json");
+  refuses("step04 --seqlen 64 --save /proc/no", 2, "--save");
+}
+
+TEST_CASE("what a step cannot serve exits 3 and says what there is") {
+  refuses("step04 --dtype fp16", 3, "step04 has no fp16");
+  refuses("step04 --preset article", 3, "fp16");
+  refuses("step04 --product tensor-cores", 3, "cuda-cores");
+  refuses("step04 --sweep-tiles", 3, "--tile");
+  refuses("step04 --tile 48x48", 3, "64x64");
+  refuses("step04 --head-dim 100000", 3, "takes head_dim 1 to");
+  refuses("step04", 3, "bytes of SRAM per block, 1000 are allowed", "ATTN_SMEM_LIMIT=1000");
+}
+
+TEST_CASE("less SRAM takes a smaller tile, or names the bytes") {  // hard case A13
+  const Outcome smaller = run("step04 --seqlen 70 --json -", "ATTN_SMEM_LIMIT=65536");
+  REQUIRE(smaller.code == 0);
+  CHECK(Json::parse(smaller.out)["tile"] != Json::parse(run("step04 --seqlen 70 --json -").out)["tile"]);
+  refuses("step04 --tile 128x64", 3, "65536 are allowed", "ATTN_SMEM_LIMIT=65536");
+}
+
+TEST_CASE("a request that cannot fit ends before any work") {  // hard case A11
+  refuses("step01 --seqlen 131072 --heads 16", 4, "step01 at N=131072, 16 heads: S and P need 2199023255552 bytes");
+  refuses("step02 --seqlen 131072 --heads 16", 4, "step03 needs none of them");
+}
+
+TEST_CASE("--device gpu without a usable GPU never falls back") {
+  if (std::system("test -e /dev/nvidia0") == 0) return;
+  refuses("step04 --device gpu", 3, "no GPU found");
+  const Outcome automatic = run("step04 --device auto --seqlen 64");
+  CHECK(automatic.code == 0);
+  CHECK(automatic.out.find("device: CPU executor") != std::string::npos);
+  CHECK(automatic.out.find("TFLOP/s   predicted") == std::string::npos);  // no row of GPU time
+}
+
+TEST_CASE("--help shows the first line's flags, --help-all the rest") {
+  const Outcome help = run("step04 --help"), all = run("step04 --help-all");
+  CHECK(help.code == 0);
+  CHECK(all.code == 0);
+  for (const char* flag : {"--seqlen ", "--heads", "--head-dim", "--causal", "--dtype", "--device"}) {
+    CHECK(help.out.find(flag) != std::string::npos);
+    CHECK(all.out.find(flag) != std::string::npos);
+  }
+  for (const char* flag : {"--batch", "--seqlen-q", "--softmax-scale", "--preset", "--trace-row", "--load", "--save", "--plan", "--json", "--race-check", "--thread-order", "--threads"}) {
+    CHECK(help.out.find(flag) == std::string::npos);
+    CHECK(all.out.find(flag) != std::string::npos);
+  }
+}
+
+TEST_CASE("--json - gives JSON on stdout and the report on stderr") {
+  const Outcome outcome = run("step04 --batch 1 --heads 1 --seqlen 1024 --head-dim 64 --tile 64x64 --json -");
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.err.find("PASS") != std::string::npos);
+  const Json json = Json::parse(outcome.out);
+  CHECK(json["step"] == "step04");
+  CHECK(json["device"] == "cpu");
+  CHECK(json["tile"] == "64x64");
+  CHECK(json["problem"]["seqlen_k"] == 1024);
+  CHECK(json["traffic"]["requested_expected_bytes"]["load"] == 8650752);
+  CHECK(json["traffic"]["requested_counted_bytes"]["load"] == 8650752);
+  CHECK(json["traffic"]["requested_counted_bytes"]["store"] == 266240);
+  CHECK(json["traffic"]["by_tensor"]["K"]["requested_counted_bytes"]["load"] == 4194304);
+  CHECK(json["flops"]["executed"] == 268435456);
+  CHECK(json["flops"]["counted"] == 268435456);
+  CHECK(json["memory"]["extra_bytes"] == 4096);
+  CHECK(json["memory"]["grows"] == "N");
+  CHECK(json["time"]["emulated"] == true);
+  CHECK(json["exactness"][0]["pass"] == true);
+  CHECK(json["exactness"][0]["checked"] == 65536);
+  // What does not exist is null, with a reason.
+  CHECK(json["traffic"]["hbm_measured_bytes"].is_null());
+  CHECK_FALSE(json["traffic"]["hbm_measured_reason"].get<std::string>().empty());
+  CHECK(json["time"]["tflops"].is_null());
+}
+
+TEST_CASE("--plan runs nothing and tells bytes, FLOPs and memory") {
+  const Outcome outcome = run("step01 --seqlen 131072 --heads 16 --plan --json -");
+  REQUIRE(outcome.code == 0);
+  const Json json = Json::parse(outcome.out);
+  CHECK(json["memory"]["buffers"]["S"] == 1099511627776);
+  CHECK(json["memory"]["grows"] == "N^2");
+  CHECK(json["time"].is_null());
+  CHECK(json["exactness"].empty());
+  CHECK(json["verdict"] == "not run (--plan)");
+  CHECK(outcome.err.find("it does not fit") != std::string::npos);
+}
+
+TEST_CASE("explicit flags override a preset") {
+  const Json json = Json::parse(run("step04 --preset gpt2 --heads 2 --batch 1 --seqlen-k 100 --plan --json -").out);
+  CHECK(json["problem"]["batch"] == 1);
+  CHECK(json["problem"]["heads"] == 2);
+  CHECK(json["problem"]["seqlen_q"] == 1024);
+  CHECK(json["problem"]["seqlen_k"] == 100);
+  CHECK(Json::parse(run("step04 --preset article --dtype fp32 --plan --json -").out)["problem"]["seqlen_q"] == 4096);
+}
+
+TEST_CASE("--check none and --check sample never look like a full check") {
+  const Outcome none = run("step04 --seqlen 64 --check none");
+  CHECK(none.code == 0);
+  CHECK(none.out.find("not checked") != std::string::npos);
+  CHECK(none.out.find("PASS") == std::string::npos);
+  const Outcome sample = run("step04 --seqlen 300 --check sample:8");
+  CHECK(sample.code == 0);
+  CHECK(sample.out.find("sampled ") != std::string::npos);
+}
+
+TEST_CASE("--load and --save") {
+  const Folder folder;
+  const std::string data = ATTN_TEST_DATA "/ragged_causal", saved = folder.path + "/saved";
+  const Outcome outcome = run("step04 --load '" + data + "' --causal --save " + saved);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const attention::NpyArray<float> q = attention::read_npy(data + "/q.npy", 4), o = attention::read_npy(saved + "/o.npy", 4), lse = attention::read_npy(saved + "/lse.npy", 3);
+  const attention::NpyArray<double> golden = attention::read_npy_double(data + "/o.npy", 4);
+  REQUIRE(o.shape == q.shape);
+  CHECK(lse.shape == std::vector<int64_t>(q.shape.begin(), q.shape.begin() + 3));
+  for (size_t n = 0; n < o.values.size(); ++n) REQUIRE(o.values[n] == Approx(golden.values[n]).margin(1e-5));
+  refuses("step04 --load '" + data + "' --seqlen 3", 2, "contradicts");
+  refuses("step04 --load '" + data + "' --head-dim 3", 2, "contradicts");
+  refuses("step04 --load '" + data + "' --init ones", 2, "contradict");
+}
+
+TEST_CASE("--repeat and thread orders give the same bits") {
+  const Outcome outcome = run("step04 --seqlen 77 --causal --repeat 50 --json -");
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(Json::parse(outcome.out)["time"]["runs"] == 50);
+  CHECK(Json::parse(outcome.out)["executor"]["thread_orders"].size() == 3);
+  CHECK(Json::parse(run("step04 --seqlen 77 --thread-order 9 --json -").out)["executor"]["thread_orders"] == Json::array({9}));
+}
+
+TEST_CASE("--trace-row ends with the kernel's own LSE") {
+  const Outcome outcome = run("step04 --heads 1 --seqlen 10 --init zeros --trace-row 3 --causal");
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out.find("replayed on the host") != std::string::npos);
+  CHECK(outcome.out.find("1.38629") != std::string::npos);  // ln 4: four visible keys of equal score
+}
+
+TEST_CASE("a JSON file is written whole or not at all") {
+  const Folder folder;
+  const std::string path = folder.path + "/run.json";
+  CHECK(run("step04 --seqlen 64 --json " + path).code == 0);
+  CHECK(Json::parse(slurp(path))["step"] == "step04");
+  CHECK(run("step04 --seqlen 0 --json " + path + "2").code == 2);
+  CHECK_FALSE(std::filesystem::exists(path + "2"));
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
+}

@@ -1,0 +1,146 @@
+#include "common/harness/npy.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "common/harness/error.h"
+#include "tests/catch.h"
+
+using namespace attention;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder of its own for a test, removed when the test ends.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("attention-npy-" + std::to_string(getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  std::string file(const std::string& name) const { return (path / name).string(); }
+};
+
+std::string header_text(const std::string& descr, const std::string& order, const std::string& shape) {
+  return "{'descr': " + descr + ", 'fortran_order': " + order + ", 'shape': " + shape + ", }";
+}
+
+/// The bytes of a .npy file, made as the format's description says.
+std::string npy_bytes(int major, std::string header, const std::string& values) {
+  const size_t before = major == 1 ? 10 : 12;
+  header.resize((before + header.size() + 1 + 63) / 64 * 64 - before - 1, ' ');
+  header += '\n';
+  std::string bytes = "\x93NUMPY";
+  bytes += static_cast<char>(major);
+  bytes += '\0';
+  for (size_t n = 0; n < (major == 1 ? 2u : 4u); ++n) bytes += static_cast<char>(header.size() >> 8 * n & 255);
+  return bytes + header + values;
+}
+
+template <class T>
+std::string raw(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+void put(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+std::string message(const std::string& path, int rank) {
+  try {
+    read_npy(path, rank);
+  } catch (const BadArguments& error) {
+    CHECK(error.code == 2);
+    const std::string text = error.what();
+    CHECK(text.find(path) == 0);
+    CHECK(text.find('\n') == std::string::npos);
+    return text.substr(path.size());
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("npy written and read back", "[npy]") {
+  const Folder folder;
+  const std::vector<float> values = {1.5f, -0.0f, 3e-45f, -INFINITY, 1e38f, 0.1f};
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{6}, {2, 3}, {1, 2, 3, 1}}) {
+    write_npy(folder.file("x.npy"), shape, values);
+    const auto array = read_npy(folder.file("x.npy"), static_cast<int>(shape.size()));
+    CHECK(array.shape == shape);
+    CHECK(std::memcmp(array.values.data(), values.data(), sizeof(float) * values.size()) == 0);
+  }
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);  // no temporary file stays
+}
+
+TEST_CASE("npy versions 1 to 3 and the element types", "[npy]") {
+  const Folder folder;
+  const std::string path = folder.file("x.npy");
+  for (const int major : {1, 2, 3}) {
+    put(path, npy_bytes(major, header_text("'<f4'", "False", "(2, 1)"), raw<float>({1, 2})));
+    CHECK(read_npy(path, 2).values == std::vector<float>{1, 2});
+  }
+  put(path, npy_bytes(1, header_text("'<f2'", "False", "(7,)"), raw<uint16_t>({0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x0400, 0x8000})));
+  CHECK(read_npy(path, 1).values == std::vector<float>{1, -2, 0x1p-24f, 65504, INFINITY, 0x1p-14f, 0});
+  CHECK(std::signbit(read_npy(path, 1).values[6]));
+  put(path, npy_bytes(1, header_text("'<f2'", "False", "(1,)"), raw<uint16_t>({0x7e00})));
+  CHECK(std::isnan(read_npy(path, 1).values[0]));
+  put(path, npy_bytes(1, header_text("'<f8'", "False", "(1,)"), raw<double>({0.1})));
+  CHECK(read_npy_double(path, 1).values[0] == 0.1);
+  CHECK(message(path, 1).find("element type <f8") != std::string::npos);
+}
+
+TEST_CASE("npy errors name the file in one line", "[npy]") {
+  const Folder folder;
+  const std::string path = folder.file("x.npy"), good = npy_bytes(1, header_text("'<f4'", "False", "(2, 3)"), raw<float>({1, 2, 3, 4, 5, 6}));
+  CHECK(message(folder.file("missing.npy"), 2).find("cannot be read") != std::string::npos);
+  CHECK(message(folder.path.string(), 2) != "no error");
+  for (size_t length = 0; length < good.size(); length += length < 12 ? 1 : 9) {
+    put(path, good.substr(0, length));
+    CHECK(message(path, 2) != "no error");
+  }
+  put(path, good.substr(0, good.size() - 1));
+  CHECK(message(path, 2).find("truncated: holds 23 bytes of values, its shape needs 24") != std::string::npos);
+  put(path, good + "x");
+  CHECK(message(path, 2).find("longer") != std::string::npos);
+  put(path, good);
+  CHECK(message(path, 4).find("has 2 dimensions; 4 are needed") != std::string::npos);
+  put(path, "PK\x03\x04 an archive, not an array");
+  CHECK(message(path, 2).find("not a .npy file") != std::string::npos);
+
+  const auto with_header = [&](const std::string& descr, const std::string& order, const std::string& shape) {
+    put(path, npy_bytes(1, header_text(descr, order, shape), raw<float>({1, 2, 3, 4, 5, 6})));
+    return message(path, 2);
+  };
+  CHECK(with_header("'<f4'", "True", "(2, 3)").find("Fortran order") != std::string::npos);
+  CHECK(with_header("'>f4'", "False", "(2, 3)").find("element type >f4") != std::string::npos);
+  CHECK(with_header("'<i4'", "False", "(2, 3)").find("element type <i4") != std::string::npos);
+  CHECK(with_header("[('a', '<f4')]", "False", "(2, 3)").find("not a plain number type") != std::string::npos);
+  CHECK(with_header("'<f4'", "False", "(2, -3)").find("shape") != std::string::npos);
+  CHECK(with_header("'<f4'", "False", "(2, 3").find("shape") != std::string::npos);
+  CHECK(with_header("'<f4'", "False", "(4611686018427387904, 4611686018427387904)") != "no error");
+}
+
+TEST_CASE("npy is written whole or not at all", "[npy]") {
+  const Folder folder;
+  const std::vector<float> values(4, 1.0f);
+  CHECK_THROWS_AS(write_npy(folder.file("no/such/folder/x.npy"), {4}, values), BadArguments);
+  fs::create_directories(folder.file("x.npy"));  // a folder stands where the file should: the rename fails
+  CHECK_THROWS_AS(write_npy(folder.file("x.npy"), {4}, values), BadArguments);
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
+
+  // A disk that fills up, played by a limit on the size of files: the older file stays as it was.
+  write_npy(folder.file("y.npy"), {4}, values);
+  rlimit before;
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto on_limit = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  CHECK_THROWS_AS(write_npy(folder.file("y.npy"), {100000}, std::vector<float>(100000)), BadArguments);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, on_limit);
+  CHECK(read_npy(folder.file("y.npy"), 1).values == values);
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 2);
+}

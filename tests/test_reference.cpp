@@ -1,0 +1,429 @@
+// The float64 reference against what shares nothing with it: PyTorch's float64 (tests/data), closed forms, central differences.
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "common/harness/check.h"
+#include "tests/case.h"
+#include "tests/catch.h"
+
+using namespace attention;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// max |a - b| / max |b|, equal infinities aside; infinite for a NaN or a mismatch of infinities or sizes.
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return kInfinity;
+  double largest = 0, scale = 1e-300;
+  for (size_t n = 0; n < a.size(); ++n) {
+    if (a[n] == b[n]) continue;
+    if (!std::isfinite(a[n] - b[n])) return kInfinity;
+    largest = std::max(largest, std::abs(a[n] - b[n]));
+    scale = std::max(scale, std::abs(b[n]));
+  }
+  return largest / scale;
+}
+
+double distance(const Reference& a, const Reference& b, bool allowances) {
+  double largest = 0;
+  for (const auto tensor : {&Reference::o, &Reference::lse, &Reference::dq, &Reference::dk, &Reference::dv}) {
+    largest = std::max(largest, allowances ? distance((a.*tensor).allowance, (b.*tensor).allowance) : distance((a.*tensor).value, (b.*tensor).value));
+  }
+  return largest;
+}
+
+/// The mask of one problem, row by row, as the reference applies it: with q = 0 a row's LSE is the log of the number of keys it
+/// sees, and with v = the key's own power of two, o tells which ones.
+std::string mask(int64_t seqlen_q, int64_t seqlen_k) {
+  Case c = make_case(1, seqlen_q, seqlen_k, 1, true, "zeros");
+  for (int64_t j = 0; j < seqlen_k; ++j) c.v[j] = std::ldexp(1.0f, static_cast<int>(j));
+  const Reference r = c.reference(false);
+  std::string text;
+  for (int64_t i = 0; i < seqlen_q; ++i) {
+    if (i > 0) text += '/';
+    const auto seen = static_cast<int64_t>(std::lround(std::exp(r.lse.value[i]) * r.o.value[i]));
+    for (int64_t j = 0; j < seqlen_k; ++j) text += seen >> j & 1 ? '1' : '0';
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("reference equals PyTorch's float64", "[reference]") {
+  for (const std::string& name : golden_cases()) {
+    INFO(name);
+    const Case c = read_golden(name);
+    const Reference r = c.reference();
+    // The golden scale is 1/sqrt(d) in float64; ours is a float, the same number only for d = 64. A scale off by 3e-8 moves
+    // a score of 5 by 1.5e-7.
+    const double bound = c.problem.head_dim == 64 ? 1e-12 : 3e-7;
+    CHECK(distance(r.o.value, read_npy_double(golden_path(name, "o.npy"), 4).values) < bound);
+    CHECK(distance(r.lse.value, read_npy_double(golden_path(name, "lse.npy"), 3).values) < bound);
+    CHECK(distance(r.dv.value, read_npy_double(golden_path(name, "dv.npy"), 4).values) < bound);
+    if (name == "one_token") {  // zero by cancellation: compared with 0
+      for (const double gradient : r.dq.value) CHECK(std::abs(gradient) < 1e-14);
+      for (const double gradient : r.dk.value) CHECK(std::abs(gradient) < 1e-14);
+    } else {
+      CHECK(distance(r.dq.value, read_npy_double(golden_path(name, "dq.npy"), 4).values) < bound);
+      CHECK(distance(r.dk.value, read_npy_double(golden_path(name, "dk.npy"), 4).values) < bound);
+    }
+  }
+}
+
+TEST_CASE("values and allowances equal the formulas written out", "[reference]") {
+  // Straight from the docstring of compute_reference, one element at a time; sizes straddle the blocks of the implementation.
+  for (const auto& [seqlen_q, seqlen_k, d, causal, scale] : {std::tuple{70, 131, 5, false, 0.0f}, {131, 70, 17, true, 0.0f}, {9, 65, 40, true, -0.3f}}) {
+    Case c = make_case(2, seqlen_q, seqlen_k, d, causal, "randn:2");
+    if (scale != 0) c.problem.softmax_scale = scale;
+    const double softmax_scale = c.problem.softmax_scale, size = std::abs(softmax_scale);
+    Reference r = allocate_reference(c.problem, spelled_out(c.problem, {}, true), true);
+    for (int h = 0; h < 2; ++h) {
+      for (int i = 0; i < seqlen_q; ++i) {
+        std::vector<double> s(seqlen_k, -kInfinity), a(seqlen_k);
+        double largest = -kInfinity, largest_abs = 0, largest_a = 0, sum = 0;
+        for (int j = 0; j < seqlen_k; ++j) {
+          if (!c.problem.visible(i, j)) continue;
+          s[j] = 0;
+          for (int x = 0; x < d; ++x) {
+            const double term = static_cast<double>(c.at_query(c.q, h, i, x)) * c.at_key(c.k, h, j, x);
+            s[j] += softmax_scale * term;
+            a[j] += size * std::abs(term);
+          }
+          largest = std::max(largest, s[j]);
+          largest_abs = std::max(largest_abs, std::abs(s[j]));
+          largest_a = std::max(largest_a, a[j]);
+        }
+        for (const double score : s) sum += std::exp(score - largest);
+        const int64_t row = h * seqlen_q + i;
+        if (largest == -kInfinity) {
+          r.lse.value[row] = -kInfinity;
+          continue;
+        }
+        const double lse = largest + std::log(sum);
+        r.lse.value[row] = lse;
+        r.lse.allowance[row] = std::max({1.0, std::abs(lse), largest_a / 3});
+        double delta = 0, delta_abs = 0;
+        for (int x = 0; x < d; ++x) {
+          double o = 0, o_allowance = 0;
+          for (int j = 0; j < seqlen_k; ++j) {
+            const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), v = c.at_key(c.v, h, j, x), d_o = c.at_query(c.d_o, h, i, x);
+            o += p * v;
+            o_allowance += p * w * std::abs(v);
+            r.dv.value[(h * seqlen_k + j) * d + x] += p * d_o;
+            r.dv.allowance[(h * seqlen_k + j) * d + x] += p * w * std::abs(d_o);
+          }
+          r.o.value[row * d + x] = o;
+          r.o.allowance[row * d + x] = o_allowance;
+          delta += c.at_query(c.d_o, h, i, x) * o;
+          delta_abs += std::abs(c.at_query(c.d_o, h, i, x) * o);
+        }
+        for (int j = 0; j < seqlen_k; ++j) {
+          double dp = 0, dp_abs = 0;
+          for (int x = 0; x < d; ++x) {
+            const double term = static_cast<double>(c.at_query(c.d_o, h, i, x)) * c.at_key(c.v, h, j, x);
+            dp += term;
+            dp_abs += std::abs(term);
+          }
+          const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3});
+          const double ds = softmax_scale * p * (dp - delta), ds_allowance = size * p * w * (dp_abs + delta_abs);
+          for (int x = 0; x < d; ++x) {
+            const double q = c.at_query(c.q, h, i, x), k = c.at_key(c.k, h, j, x);
+            r.dq.value[row * d + x] += ds * k;
+            r.dq.allowance[row * d + x] += ds_allowance * std::abs(k);
+            r.dk.value[(h * seqlen_k + j) * d + x] += ds * q;
+            r.dk.allowance[(h * seqlen_k + j) * d + x] += ds_allowance * std::abs(q);
+          }
+        }
+      }
+    }
+    const Reference reference = c.reference();
+    CHECK(distance(reference, r, false) < 1e-12);
+    CHECK(distance(reference, r, true) < 1e-12);
+  }
+}
+
+TEST_CASE("central differences of the forward give the backward", "[reference]") {
+  for (const auto& [heads, seqlen_q, seqlen_k, d, causal] : {std::tuple{2, 5, 7, 3, false}, {1, 6, 4, 5, true}, {1, 4, 9, 2, true}, {1, 7, 7, 4, true}}) {
+    Case c = make_case(heads, seqlen_q, seqlen_k, d, causal);
+    const Reference r = c.reference();
+    const auto loss = [&] {  // sum of O * dO: its derivatives are the gradients
+      const Reference forward = c.reference(false);
+      double sum = 0;
+      for (size_t n = 0; n < c.d_o.size(); ++n) sum += forward.o.value[n] * c.d_o[n];
+      return sum;
+    };
+    const auto check_gradient = [&](std::vector<float>& input, const std::vector<double>& gradient) {
+      for (size_t n = 0; n < input.size(); ++n) {
+        const float here = input[n], up = here + 1e-3f, down = here - 1e-3f, up2 = here + 2e-3f, down2 = here - 2e-3f;
+        const auto slope = [&](float above, float below) {
+          input[n] = above;
+          const double high = loss();
+          input[n] = below;
+          const double low = loss();
+          input[n] = here;
+          return (high - low) / (static_cast<double>(above) - below);
+        };
+        // The inputs are floats, so a step is 1e-3 and its error, quadratic in it, is removed by a second, doubled step (Richardson).
+        const double difference = (4 * slope(up, down) - slope(up2, down2)) / 3;
+        CHECK(gradient[n] == Approx(difference).margin(2e-8).epsilon(2e-8));
+      }
+    };
+    check_gradient(c.q, r.dq.value);
+    check_gradient(c.k, r.dk.value);
+    check_gradient(c.v, r.dv.value);
+  }
+}
+
+TEST_CASE("the loss is linear in dO, so dO's own derivative is O", "[reference]") {
+  // Doubling dO doubles each gradient exactly (a power of two rounds nothing); O does not depend on it.
+  Case c = make_case(1, 33, 70, 8, true);
+  const Reference once = c.reference();
+  for (float& value : c.d_o) value *= 2;
+  const Reference twice = c.reference();
+  CHECK(once.o.value == twice.o.value);
+  for (const auto tensor : {&Reference::dq, &Reference::dk, &Reference::dv}) {
+    for (size_t n = 0; n < (once.*tensor).value.size(); ++n) CHECK(2 * (once.*tensor).value[n] == (twice.*tensor).value[n]);
+  }
+}
+
+TEST_CASE("mask_2x5", "[reference]") { CHECK(mask(2, 5) == "11110/11111"); }
+TEST_CASE("mask_5x2", "[reference]") { CHECK(mask(5, 2) == "00/00/00/10/11"); }
+
+TEST_CASE("causal is bottom-right: 300 queries, 1000 keys", "[reference]") {
+  const Reference r = make_case(1, 300, 1000, 64, true, "zeros").reference(false);
+  CHECK(r.lse.value.front() == Approx(6.552508).margin(5e-7));  // ln 701
+  CHECK(r.lse.value.back() == Approx(6.907755).margin(5e-7));   // ln 1000
+}
+
+TEST_CASE("rows that see no key", "[reference]") {
+  const Case c = make_case(2, 96, 48, 16, true);
+  const Reference r = c.reference();
+  for (int64_t i = 0; i < 48; ++i) {
+    CHECK(r.lse.value[i] == -kInfinity);
+    CHECK(r.lse.allowance[i] == 0);
+    for (int64_t x = 0; x < 16; ++x) {
+      CHECK(r.o.value[i * 16 + x] == 0);
+      CHECK(r.o.allowance[i * 16 + x] == 0);
+      CHECK(r.dq.value[i * 16 + x] == 0);
+      CHECK(r.dq.allowance[i * 16 + x] == 0);
+    }
+  }
+  for (int64_t x = 0; x < 16; ++x) CHECK(r.o.value[48 * 16 + x] == c.v[x]);  // row 48 sees key 0 alone
+  for (const double gradient : r.dk.value) CHECK(std::isfinite(gradient));
+  for (const double gradient : r.dv.value) CHECK(std::isfinite(gradient));
+  // The rows without a key count in no average: the other rows alone give the same weight.
+  Case seeing = make_case(1, 48, 48, 16, true);
+  for (int64_t n = 0; n < 48 * 16; ++n) {
+    seeing.q[n] = c.q[48 * 16 + n];
+    seeing.k[n] = c.k[n];
+  }
+  Case first_head = make_case(1, 96, 48, 16, true);
+  std::copy_n(c.q.begin(), 96 * 16, first_head.q.begin());
+  std::copy_n(c.k.begin(), 48 * 16, first_head.k.begin());
+  CHECK(first_head.reference().mean_weight == Approx(seeing.reference().mean_weight).epsilon(1e-12));
+}
+
+TEST_CASE("one token: o = v, lse = the score", "[reference]") {
+  const Reference r = make_case(1, 1, 1, 64, false, "const:133120").reference();
+  CHECK(r.o.value == std::vector<double>(64, 133120.0));
+  CHECK(r.lse.value[0] == 133120.0 * 133120.0 * 64 * 0.125);
+  CHECK(r.largest_score == r.lse.value[0]);
+  CHECK(r.largest_weight == r.lse.value[0] / 3);
+  const Case c = make_case(1, 1, 1, 16, false, "randn:3");
+  const Reference backward = c.reference();
+  for (int x = 0; x < 16; ++x) {
+    CHECK(backward.dv.value[x] == c.d_o[x]);
+    CHECK(std::abs(backward.dq.value[x]) < 1e-13);
+    CHECK(std::abs(backward.dk.value[x]) < 1e-13);
+  }
+}
+
+TEST_CASE("huge equal scores leave the probabilities exact", "[reference]") {
+  const Reference r = make_case(1, 64, 64, 8, true, "const:133120").reference();  // scores of 5e10
+  double harmonic = 0;
+  for (int i = 64; i >= 1; --i) harmonic += 1.0 / i;
+  CHECK(r.dv.value[0] / 133120 == Approx(harmonic).epsilon(1e-13));
+  CHECK(r.dv.value[63 * 8] / 133120 == Approx(1 / 64.0).epsilon(1e-13));
+  for (const double o : r.o.value) CHECK(o == Approx(133120).epsilon(1e-13));
+}
+
+TEST_CASE("scores far below zero", "[reference]") {
+  for (const auto& [score, lse] : {std::pair{-100000.0f, -99995.8256}, {-300.0f, -295.8256}}) {
+    Case c = make_case(1, 1, 65, 64);
+    c.problem.softmax_scale = 1;
+    std::fill(c.q.begin(), c.q.end(), 0.0f);
+    std::fill(c.k.begin(), c.k.end(), 0.0f);
+    c.q[0] = 1;
+    for (int j = 0; j < 65; ++j) c.at_key(c.k, 0, j, 0) = score;
+    const Reference r = c.reference(false);
+    CHECK(r.lse.value[0] == Approx(lse).margin(5e-5));
+    double mean = 0;
+    for (int j = 0; j < 65; ++j) mean += c.at_key(c.v, 0, j, 3) / 65.0;
+    CHECK(r.o.value[3] == Approx(mean).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("ramp_up, ramp_down, sawtooth", "[reference]") {
+  Case c = make_case(1, 1, 1000, 1);
+  c.problem.softmax_scale = 1;
+  c.q[0] = 1;
+  for (const bool up : {true, false}) {
+    for (int j = 0; j < 1000; ++j) c.k[j] = 0.1f * static_cast<float>(up ? j : 999 - j), c.v[j] = static_cast<float>(j) / 1000;
+    const Reference r = c.reference(false);
+    CHECK(r.o.value[0] == Approx(up ? 0.989492 : 0.009508).margin(1e-6));
+    CHECK(r.lse.value[0] == Approx(102.252168).margin(1e-5));
+  }
+  Case saw = make_case(1, 1, 512, 1);
+  saw.problem.softmax_scale = 1;
+  saw.q[0] = 1;
+  for (int j = 0; j < 512; ++j) saw.k[j] = j / 128 % 2 == 0 ? 100 : 0, saw.v[j] = j / 128 % 2 == 0 ? 1 : -1;
+  const Reference r = saw.reference(false);
+  CHECK(r.o.value[0] == Approx(1).epsilon(1e-15));
+  CHECK(r.lse.value[0] == Approx(105.545177).margin(5e-7));
+}
+
+TEST_CASE("closed forms for the LSE's base, the scale and the heads", "[reference]") {
+  CHECK(make_case(1, 1, 1000, 64, false, "zeros").reference(false).lse.value[0] == Approx(6.907755).margin(5e-7));
+  Case two = make_case(1, 1, 2, 80);
+  for (int x = 0; x < 80; ++x) two.q[x] = two.k[x] = 0.5f, two.k[80 + x] = 0, two.v[x] = 1, two.v[80 + x] = 0;
+  const Reference r = two.reference(false);
+  CHECK(r.o.value[0] == Approx(0.903442).margin(5e-7));
+  CHECK(r.lse.value[0] == Approx(2.337611).margin(5e-7));
+  Case heads = make_case(3, 5, 9, 4);
+  for (int h = 0; h < 3; ++h) std::fill_n(heads.v.begin() + h * 36, 36, static_cast<float>(h + 1));
+  const Reference per_head = heads.reference(false);
+  for (int h = 0; h < 3; ++h)
+    for (int n = 0; n < 20; ++n) CHECK(per_head.o.value[h * 20 + n] == Approx(h + 1).epsilon(1e-14));
+}
+
+TEST_CASE("closed forms of the backward", "[reference]") {
+  for (const bool causal : {false, true}) {
+    const Reference ones = make_case(1, 64, 64, 64, causal, "ones").reference();
+    for (const double gradient : ones.dq.value) CHECK(std::abs(gradient) < 1e-13);
+    for (const double gradient : ones.dk.value) CHECK(std::abs(gradient) < 1e-12);
+    CHECK(ones.dv.value.front() == Approx(causal ? 4.743891 : 1).margin(5e-7));
+    CHECK(ones.dv.value.back() == Approx(causal ? 0.015625 : 1).margin(5e-7));
+  }
+  Case two = make_case(1, 1, 2, 64);
+  for (int x = 0; x < 64; ++x) two.q[x] = two.k[x] = 0.5f, two.k[64 + x] = 0, two.v[x] = 1, two.v[64 + x] = 0, two.d_o[x] = 1;
+  const Reference r = two.reference();
+  CHECK(r.o.value[0] == Approx(0.880797).margin(5e-7));
+  CHECK(r.dq.value[0] == Approx(0.419974).margin(5e-7));
+  CHECK(r.dk.value[0] == Approx(0.419974).margin(5e-7));
+  CHECK(r.dk.value[64] == Approx(-0.419974).margin(5e-7));
+  CHECK(r.dv.value[0] == Approx(0.880797).margin(5e-7));
+  CHECK(r.dv.value[64] == Approx(0.119203).margin(5e-7));
+}
+
+TEST_CASE("a sampled reference is part of the full one", "[reference]") {
+  for (const bool causal : {false, true}) {
+    const Case c = make_case(5, 130, 77, 12, causal);
+    const Reference full = c.reference();
+    for (const bool all_heads_keys : {false, true}) {
+      const Selection rows = sample_rows(c.problem, 40, 3, true, all_heads_keys);
+      const Reference sampled = compute_reference_cpu(c.problem, c.inputs(), rows, true);
+      const auto is_part = [&](const ReferenceTensor& part, const ReferenceTensor& whole, const std::vector<HeadRow>& list, int64_t rows_per_head) {
+        REQUIRE(part.value.size() == list.size() * part.cols);
+        for (size_t n = 0; n < part.value.size(); ++n) {
+          const HeadRow& at = list[n / part.cols];
+          const int64_t there = (at.head * rows_per_head + at.row) * part.cols + static_cast<int64_t>(n) % part.cols;
+          if (part.value[n] == whole.value[there]) continue;
+          CHECK(part.value[n] == Approx(whole.value[there]).epsilon(1e-12).margin(1e-14));
+          CHECK(part.allowance[n] == Approx(whole.allowance[there]).epsilon(1e-12));
+        }
+      };
+      is_part(sampled.o, full.o, rows.queries, 130);
+      is_part(sampled.lse, full.lse, rows.queries, 130);
+      is_part(sampled.dq, full.dq, rows.queries, 130);
+      is_part(sampled.dk, full.dk, rows.keys, 77);
+      is_part(sampled.dv, full.dv, rows.keys, 77);
+    }
+  }
+}
+
+TEST_CASE("sample_rows takes the corners, the tile edges and the rest at random", "[reference]") {
+  Problem p;
+  p.batch = 2;
+  p.heads = 3;
+  p.seqlen_q = 1000;
+  p.seqlen_k = 700;
+  p.causal = true;
+  p.tile = {128, 32};
+  const Selection rows = sample_rows(p, 64, 5, true, true);
+  CHECK_FALSE(rows.full);
+  CHECK(rows.queries.size() == 64);
+  CHECK(rows.keys.size() == 64);
+  const std::set<HeadRow> queries(rows.queries.begin(), rows.queries.end()), keys(rows.keys.begin(), rows.keys.end());
+  CHECK(queries.size() == 64);
+  CHECK(std::is_sorted(rows.queries.begin(), rows.queries.end()));
+  for (const int64_t head : {0, 5}) {
+    for (const int64_t row : {0, 999, 127, 128, 895, 896, 299, 300}) CHECK(queries.contains({head, row}));
+    for (const int64_t row : {0, 699, 31, 32, 671, 672}) CHECK(keys.contains({head, row}));
+  }
+  std::set<int64_t> heads;
+  for (const HeadRow& row : rows.queries) {
+    heads.insert(row.head);
+    CHECK((row.row >= 0 && row.row < 1000));
+  }
+  CHECK(heads.size() == 6);
+  for (const HeadRow& row : sample_rows(p, 64, 5, true, false).keys) CHECK((row.head == 0 || row.head == 5));
+  CHECK(sample_rows(p, 64, 5, true, true).queries == rows.queries);
+  CHECK(sample_rows(p, 64, 6, true, true).queries != rows.queries);
+  CHECK(sample_rows(p, 1, 5, false, true).queries == std::vector<HeadRow>{{5, 999}});
+  CHECK(sample_rows(p, 6000, 5, true, true).full);
+  CHECK(sample_rows(p, 5999, 5, true, true).keys.size() == 4200);
+}
+
+TEST_CASE("choose_selection keeps to the budget", "[reference]") {
+  Problem small;
+  small.heads = 2;
+  small.seqlen_q = small.seqlen_k = 512;
+  CHECK(choose_selection(small, true, 2, 4e9, 64, 1).full);
+  Problem large = small;
+  large.heads = 16;
+  large.seqlen_q = large.seqlen_k = 131072;
+  const Selection forward = choose_selection(large, false, 2, 4e9, 64, 1);
+  CHECK_FALSE(forward.full);
+  CHECK(forward.queries.size() == 64);
+  CHECK(reference_flops(large, forward, false) < 2 * 4e9 * 2);
+  const Selection backward = choose_selection(large, true, 5, 1e13, 64, 1);
+  CHECK(backward.keys.size() == 64);
+  for (const HeadRow& key : backward.keys) CHECK((key.head == 0 || key.head == 15));
+  const Selection last_head = choose_selection(large, true, 2, 4e9, 64, 1);
+  CHECK(last_head.keys.size() >= 20);
+  for (const HeadRow& key : last_head.keys) CHECK(key.head == 15);
+}
+
+TEST_CASE("reference on the GPU equals the one on the CPU", "[reference][gpu]") {
+  if (!reference_gpu_available()) {
+    skip_test("no GPU");
+    return;
+  }
+  for (const auto& [heads, seqlen_q, seqlen_k, d, causal, init] :
+       {std::tuple{2, 1, 1, 64, false, "randn"}, {3, 77, 77, 64, true, "randn"}, {2, 100, 131, 40, false, "randn:3"}, {2, 200, 90, 63, true, "abs"},
+        {1, 9, 300, 128, true, "randn"}, {2, 65, 65, 256, false, "randn"}, {1, 64, 64, 1, true, "const:133120"}, {40, 33, 65, 16, true, "randn"}}) {
+    const Case c = make_case(heads, seqlen_q, seqlen_k, d, causal, init);
+    INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", d " << d << ", " << init);
+    for (const Selection& rows : {Selection{}, sample_rows(c.problem, 20, 1, true, true), sample_rows(c.problem, 20, 1, true, false)}) {
+      for (const bool backward : {false, true}) {
+        const Reference cpu = compute_reference_cpu(c.problem, c.inputs(), rows, backward), gpu = compute_reference_gpu(c.problem, c.inputs(), rows, backward);
+        CHECK(distance(gpu.o.value, cpu.o.value) < 1e-12);
+        CHECK(distance(gpu.lse.value, cpu.lse.value) < 1e-12);
+        CHECK(distance(gpu, cpu, true) < 1e-12);
+        CHECK(distance(gpu.dv.value, cpu.dv.value) < 1e-12);
+        // dQ and dK may cancel to rounding: measured by the allowance, which does not.
+        for (const auto tensor : {&Reference::dq, &Reference::dk}) {
+          for (size_t n = 0; n < (cpu.*tensor).value.size(); ++n) {
+            CHECK(std::abs((gpu.*tensor).value[n] - (cpu.*tensor).value[n]) <= 1e-12 * (cpu.*tensor).allowance[n]);
+          }
+        }
+        CHECK(gpu.mean_weight == Approx(cpu.mean_weight).epsilon(1e-12));
+        CHECK(gpu.largest_weight == Approx(cpu.largest_weight).epsilon(1e-12));
+        CHECK(gpu.largest_score == Approx(cpu.largest_score).epsilon(1e-12));
+      }
+    }
+  }
+}

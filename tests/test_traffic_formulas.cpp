@@ -1,0 +1,125 @@
+// The closed formulas against integers worked out by hand (hard case A18), so that a formula and a kernel's loop cannot share
+// one mistake. Whether the kernels do what the formulas say is test_steps' business.
+#include <vector>
+
+#include "common/harness/step.h"
+#include "common/traffic/cost.h"
+#include "tests/catch.h"
+
+using namespace attention;
+
+namespace {
+Problem make_problem(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal, TileShape tile = {64, 64}) {
+  Problem p;
+  p.heads = heads;
+  p.seqlen_q = seqlen_q;
+  p.seqlen_k = seqlen_k;
+  p.head_dim = head_dim;
+  p.causal = causal;
+  p.softmax_scale = 0.125f;
+  p.tile = tile;
+  p.sram_limit = 232448;  // bytes: a row of step02 fits
+  return p;
+}
+
+struct Totals {
+  int64_t load = 0, store = 0, hbm = 0, pairs_hbm = 0, flops = 0;
+};
+Totals totals(const char* step, const Problem& problem) {
+  const Step* found = find_step(DeviceKind::cpu, step);
+  REQUIRE(found != nullptr);
+  Totals sum;
+  for (const KernelCost& kernel : found->methods.front().cost(problem)) {
+    sum.load += total_load(kernel.requested);
+    sum.store += total_store(kernel.requested);
+    sum.hbm += total_load(kernel.hbm) + total_store(kernel.hbm);
+    for (const TensorBytes& t : kernel.hbm)
+      if (t.tensor == "S" || t.tensor == "P") sum.pairs_hbm += t.load + t.store;
+    sum.flops += kernel.executed_flops;
+  }
+  return sum;
+}
+}  // namespace
+
+TEST_CASE("useful FLOPs count visible pairs") {
+  CHECK(useful_flops(make_problem(16, 1000, 1000, 64, false), false) == 4096000000);
+  CHECK(useful_flops(make_problem(16, 1000, 1000, 64, true), false) == 2050048000);
+  CHECK(useful_flops(make_problem(8, 300, 1000, 64, true), false) == 522547200);
+  CHECK(useful_flops(make_problem(8, 1000, 300, 64, true), false) == 92467200);
+  CHECK(useful_flops(make_problem(16, 1000, 1000, 64, false), true) == 10240000000);
+}
+
+TEST_CASE("visible pairs equal a count over the definition") {
+  for (const auto& [nq, nk] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 5}, {5, 2}, {1, 20}, {20, 1}, {77, 77}, {130, 64}, {64, 130}}) {
+    for (const bool causal : {false, true}) {
+      const Problem p = make_problem(1, nq, nk, 8, causal);
+      int64_t pairs = 0;
+      for (int64_t i = 0; i < nq; ++i)
+        for (int64_t j = 0; j < nk; ++j) pairs += p.visible(i, j);
+      CHECK(visible_pairs(p) == pairs);
+    }
+  }
+}
+
+TEST_CASE("visits equal a count of the tiles that hold a visible pair") {
+  for (const auto& [nq, nk] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {64, 64}, {65, 64}, {63, 200}, {200, 63}, {137, 137}, {10, 300}, {300, 10}}) {
+    for (const bool causal : {false, true}) {
+      const Problem p = make_problem(1, nq, nk, 8, causal);
+      for (const auto& [own, loop] : std::vector<std::pair<int, int>>{{64, 64}, {32, 64}, {64, 16}, {16, 32}}) {
+        const auto any_visible = [&](int64_t q0, int64_t q1, int64_t k0, int64_t k1) {
+          for (int64_t i = q0; i < std::min(q1, nq); ++i)
+            for (int64_t j = k0; j < std::min(k1, nk); ++j)
+              if (p.visible(i, j)) return true;
+          return false;
+        };
+        int64_t tiles = 0, rows = 0;
+        for (int64_t q0 = 0; q0 < nq; q0 += own)
+          for (int64_t k0 = 0; k0 < nk; k0 += loop)
+            if (any_visible(q0, q0 + own, k0, k0 + loop)) ++tiles, rows += std::min<int64_t>(loop, nk - k0);
+        const Visits by_query = visits_by_query_blocks(p, own, loop);
+        CHECK(by_query.blocks == (nq + own - 1) / own);
+        CHECK(by_query.tiles == tiles);
+        CHECK(by_query.rows == rows);
+
+        tiles = rows = 0;
+        for (int64_t k0 = 0; k0 < nk; k0 += own)
+          for (int64_t q0 = 0; q0 < nq; q0 += loop)
+            if (any_visible(q0, q0 + loop, k0, k0 + own)) ++tiles, rows += std::min<int64_t>(loop, nq - q0);
+        const Visits by_key = visits_by_key_blocks(p, own, loop);
+        CHECK(by_key.blocks == (nk + own - 1) / own);
+        CHECK(by_key.tiles == tiles);
+        CHECK(by_key.rows == rows);
+      }
+    }
+  }
+}
+
+TEST_CASE("a naive step visits every tile") {
+  const Visits visits = visits_all(100, 70, 64, 32);
+  CHECK(visits.blocks == 2);
+  CHECK(visits.tiles == 6);
+  CHECK(visits.rows == 140);
+}
+
+TEST_CASE("N=1024, d=64, one head, 64x64, fp32: the design's example") {
+  // step04: Q once (1024 * 64 * 4 = 262144 bytes), K and V once per each of 16 query tiles (2 * 16 * 262144).
+  const Totals step04 = totals("step04", make_problem(1, 1024, 1024, 64, false));
+  CHECK(step04.load == 8650752);
+  CHECK(step04.store == 266240);  // O and 1024 numbers of LSE
+  CHECK(step04.flops == 268435456);
+  // step03 asks for K twice.
+  const Totals step03 = totals("step03", make_problem(1, 1024, 1024, 64, false));
+  CHECK(step03.load == 12845056);
+  CHECK(step03.store == 266240);
+  CHECK(step03.flops == 402653184);
+}
+
+TEST_CASE("N=4096, H=16, d=64, fp32: S and P") {
+  const Problem p = make_problem(16, 4096, 4096, 64, false);
+  CHECK(p.S() * 4 == 1073741824);
+  CHECK(totals("step01", p).pairs_hbm == 6442450944);  // 6 passes
+  CHECK(totals("step02", p).pairs_hbm == 4294967296);  // 4 passes
+  CHECK(totals("step02", p).hbm == 67108864 + 262144 + 4294967296);
+  CHECK(totals("step03", p).hbm == 67108864 + 262144);
+  CHECK(totals("step04", p).hbm == 67108864 + 262144);
+}
