@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""What tests/gpu.sh does once everything is built: runs the steps on a GPU and prints one table.
+
+    python3 tests/gpu_round.py --folder build-gpu --out build-gpu/gpu-round
+
+Needs the standard library only; PyTorch, ncu and compute-sanitizer are used where they are.
+"""
+import argparse
+import concurrent.futures
+import itertools
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+STEPS = ("step01", "step02", "step03", "step04", "step05")
+PEER_SHAPES = (("B4 H32 N4096 d64", 4, 32, 4096, 64), ("B4 H16 N4096 d128", 4, 16, 4096, 128))
+
+
+def call(command, timeout=300):
+    started = time.monotonic()
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout)
+        return done.returncode, done.stdout, done.stderr, time.monotonic() - started
+    except subprocess.TimeoutExpired:
+        return 124, "", f"longer than {timeout} s", timeout
+
+
+class Round:
+    def __init__(self, folder, out):
+        self.folder, self.out, self.lines, self.failures = folder.resolve(), out, [], []
+
+    def run(self, step, *flags, timeout=300):
+        """Runs a step on the GPU; returns its JSON (None when there is none) and its exit code."""
+        code, stdout, stderr, seconds = call([self.folder / step, "--device", "gpu", *flags, "--json", "-"], timeout)
+        with open(self.out / "steps.log", "a") as log:
+            log.write(f"$ {step} {' '.join(map(str, flags))}   exit {code}, {seconds:.1f} s\n{stderr}\n")
+        return (json.loads(stdout) if stdout.strip().startswith("{") else None), code, stderr
+
+    def line(self, name, passed, text):
+        self.lines.append((name, "n/a" if passed is None else "ok" if passed else "FAILED", text))
+        print(f"{self.lines[-1][1]:7} {name}: {text}", flush=True)
+        if passed is False:
+            self.failures.append(name)
+
+
+def worst(run):
+    return max(check["worst"] if check["worst"] is not None else float("inf") for method in run["methods"] for check in method["exactness"])
+
+
+def exactness(round_):
+    """fp32, default inputs and abs, d 64 and 128, causal or not: every step at N = 64 ... 16384."""
+    # step01 and step02 hold S and P: 2 heads at N=16384 are 4 GB.
+    cases = list(itertools.product(STEPS, (64, 1000, 4096, 16384), (64, 128), (False, True), ("randn", "abs")))
+
+    def one(case):
+        step, n, d, causal, init = case
+        flags = ["--heads", 2, "--seqlen", n, "--head-dim", d, "--init", init, "--repeat", 2] + (["--causal"] if causal else [])
+        run, code, stderr = round_.run(step, *flags)
+        return case, code, worst(run) if run and code == 0 else None, stderr
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(one, cases))
+    bad = [f"{case}: exit {code} {stderr.strip().splitlines()[-1:]}" for case, code, _, stderr in results if code != 0]
+    for text in bad[:10]:
+        print("   ", text)
+    for init in ("randn", "abs"):
+        by_step = {step: max((w for case, _, w, _ in results if case[0] == step and case[4] == init and w is not None), default=float("nan")) for step in STEPS}
+        round_.line(f"exactness, {init}", not any(init in text for text in bad),
+                    f"{sum(case[4] == init for case in cases)} runs; worst share of the allowance: " + "  ".join(f"{s} {w:.2f}" for s, w in by_step.items()))
+    return results
+
+
+def special_runs(round_):
+    for step, causal in itertools.product(("step04", "step05"), (False, True)):
+        run, code, stderr = round_.run(step, "--seqlen", 131072, "--heads", 16 if step == "step04" else 2, "--repeat", 1, *(["--causal"] if causal else []))
+        text = f"exit {code}" if not run else f"{run['verdict']}, worst {worst(run):.2f}, extra memory {run['memory']['extra_bytes']} bytes, {run['exactness'][0]['checked']} elements of o checked"
+        extra = 16 * 131072 * 4 if step == "step04" else 2 * 2 * 131072 * 4
+        round_.line(f"{step} N=131072{' causal' if causal else ''}", code == 0 and run["memory"]["extra_bytes"] == extra, text)
+    run, code, _ = round_.run("step05", "--seqlen", 131072, "--heads", 16, "--repeat", 1, "--check", "none")
+    standard = next((m for m in run["methods"] if m["name"] == "standard backward"), None) if run else None
+    round_.line("step05 N=131072 H16", code == 0 and standard is not None and not standard["ran"], f"exit {code}, standard backward: {standard and (standard.get('not_run') or standard.get('time_reason'))}")
+    started = time.monotonic()
+    _, code, stderr = round_.run("step01", "--seqlen", 131072, "--heads", 16)
+    round_.line("step01 N=131072 H16", code == 4 and "2199023255552" in stderr and time.monotonic() - started < 5, f"exit {code} after {time.monotonic() - started:.1f} s: {stderr.strip()}")
+    run, code, stderr = round_.run("step01", "--seqlen", 16384, "--heads", 8, "--check", "sample:64", "--repeat", 1)
+    round_.line("step01 2^31 elements of S", code == 0, f"exit {code}, worst {worst(run) if run else None}")
+    run, code, _ = round_.run("step05", "--seqlen", 1024, "--heads", 2, "--head-dim", 128, "--causal", "--init", "randn:3", "--repeat", 30)
+    round_.line("step05 30 repeats", code == 0, f"exit {code}: every gradient bitwise equal" if code == 0 else f"exit {code}")
+    for step in STEPS:
+        for flags in (["--batch", 4096, "--heads", 16, "--seqlen", 16, "--head-dim", 32, "--check", "sample:64"], ["--seqlen", 2048, "--heads", 32, "--check", "sample:64"],
+                      ["--seqlen-q", 2048, "--seqlen-k", 1024, "--heads", 2, "--causal"], ["--seqlen-q", 1001, "--seqlen-k", 503, "--heads", 2], ["--seqlen", 130, "--heads", 2, "--head-dim", 256],
+                      ["--seqlen", 130, "--heads", 2, "--head-dim", 63, "--causal"], ["--seqlen", 1, "--heads", 1, "--init", "const:133120"], ["--seqlen", 77, "--heads", 2, "--causal", "--repeat", 50]):
+            _, code, stderr = round_.run(step, *flags, *([] if "--repeat" in flags else ["--repeat", 2]))
+            if code != 0:
+                round_.line(f"{step} {' '.join(map(str, flags))}", False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
+    round_.line("grids, edges, wide heads", not any("--" in name for name in round_.failures), "B*H = 65536, rows without a key, d 63 and 256, huge equal scores, 50 repeats: every step")
+
+
+def sanitizer(round_):
+    if not shutil.which("compute-sanitizer"):
+        return round_.line("compute-sanitizer", None, "not on this machine")
+    cases = list(itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), STEPS, (False, True)))
+
+    def one(case):
+        tool, step, causal = case
+        flags = ["--device", "gpu", "--seqlen", 77, "--heads", 2, "--head-dim", 64, "--repeat", 1] + (["--causal"] if causal else [])
+        code, stdout, stderr, _ = call(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, round_.folder / step, *flags], 280)
+        return case, code, stdout + stderr
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(one, cases))
+    with open(round_.out / "sanitizer.log", "w") as log:
+        log.writelines(f"==== {case} exit {code}\n{text}\n" for case, code, text in results)
+    for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
+        bad = [f"{case[1]}{' causal' if case[2] else ''} exit {code}" for case, code, _ in results if case[0] == tool and code != 0]
+        round_.line(f"compute-sanitizer {tool}", not bad, ", ".join(bad) or "clean in 10 runs (five steps, N=77 d=64, causal and not)")
+
+
+def counters(round_):
+    """Loads of step04 by the hardware counter against the formula, where rows are multiples of 32 bytes."""
+    if not shutil.which("ncu"):
+        return round_.line("requested bytes by counter", None, "ncu is not on this machine")
+    for step, kernel, flags in (("step04", "attention", ["--seqlen", 1000, "--heads", 4, "--causal"]), ("step03", "attention", ["--seqlen", 1000, "--heads", 4]),
+                                ("step02", "scores", ["--seqlen", 1024, "--heads", 4]), ("step02", "values", ["--seqlen", 1024, "--heads", 4])):
+        metric = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+        code, stdout, stderr, _ = call(["ncu", "--clock-control", "none", "--csv", "--metrics", metric, "-k", f"regex:^{kernel}", "-c", 1, round_.folder / step,
+                                        "--device", "gpu", *flags, "--check", "none", "--repeat", 1], 200)
+        rows = [line for line in stdout.splitlines() if metric in line]
+        if not rows:
+            round_.line("requested bytes by counter", None, f"ncu gave no figure: {(stdout + stderr).strip().splitlines()[-1:]}")
+            return
+        measured = int(float(rows[0].rsplit('","', 1)[1].strip('"').replace(",", ""))) * 32
+        run, _, _ = round_.run(step, *flags, "--plan")
+        expected = next(k["requested_expected_bytes"]["load"] for k in run["kernels"] if k["name"] == kernel)
+        round_.line(f"loads of {step} {kernel}", measured == expected, f"counter {measured}, formula {expected} bytes ({' '.join(map(str, flags))})")
+
+
+EAGER = """
+import json, sys, torch
+torch.backends.cuda.matmul.allow_tf32 = False
+flush = torch.empty(512 * 1024 * 1024 // 4, device="cuda")
+def median(f):
+    for _ in range(3): f()
+    times = []
+    for _ in range(20):
+        for _ in range(5): flush.zero_()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(); f(); end.record(); torch.cuda.synchronize(); times.append(begin.elapsed_time(end))
+    return sorted(times)[len(times) // 2]
+result = {"torch": torch.__version__}
+for b, h, n, d in json.loads(sys.argv[1]):
+    q, k, v, do = (torch.randn(b, h, n, d, device="cuda") for _ in range(4))
+    def eager(): return torch.softmax(q @ k.transpose(-1, -2) * d ** -0.5, -1) @ v
+    with torch.no_grad(): forward = median(eager)
+    q.requires_grad_(); k.requires_grad_(); v.requires_grad_()
+    out = eager()
+    backward = median(lambda: torch.autograd.grad(out, (q, k, v), do, retain_graph=True))
+    del out
+    with torch.no_grad(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+        efficient = median(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
+    result[f"{b} {h} {n} {d}"] = {"eager": forward, "eager backward": backward, "efficient": efficient}
+print(json.dumps(result))
+"""
+
+
+def speed(round_):
+    """Every step beside PyTorch's three lines (fp32, TF32 off) on the two shapes of the design, one process after the other."""
+    code, stdout, stderr, _ = call([sys.executable, "-c", EAGER, json.dumps([shape[1:] for shape in PEER_SHAPES])])
+    eager = json.loads(stdout) if code == 0 else None
+    if not eager:
+        round_.line("PyTorch", None, f"not run: {stderr.strip().splitlines()[-1:]}")
+    for name, b, h, n, d in PEER_SHAPES:
+        flags = ["--batch", b, "--heads", h, "--head-dim", d, "--check", "sample:64"]
+        runs = {step: round_.run(step, "--seqlen", n, *flags)[0] for step in STEPS}
+        if not all(runs.values()):
+            round_.line(f"speed, {name}", False, "a step did not run")
+            continue
+        ms = {step: runs[step]["time"]["median_ms"] for step in STEPS}
+        kernel_ms = {(step, k["name"]): k["time_ms"] for step in ("step01", "step02") for k in runs[step]["kernels"]}
+        flops = 4 * b * h * n * n * d
+        peer = eager and eager[f"{b} {h} {n} {d}"]
+        for step in STEPS[:4]:
+            beside = f", {peer['eager'] / ms[step]:.2f}x PyTorch eager ({peer['eager']:.2f} ms; SDPA efficient {peer['efficient']:.2f} ms)" if peer else ""
+            goal = None
+            if step == "step02" and peer:
+                goal = ms[step] <= 1.2 * peer["eager"]
+            if step == "step04":
+                goal = flops / ms[step] / 1e9 >= 36 and (not peer or peer["eager"] / ms[step] >= (1.6 if d == 64 else 1.15))
+            round_.line(f"{step} {name}", goal, f"{ms[step]:.2f} ms, {flops / ms[step] / 1e9:.1f} TFLOP/s{beside}")
+        back = {m["name"]: m["time"]["median_ms"] for m in runs["step05"]["methods"] if m["time"]}
+        round_.line(f"step05 {name}", None, "  ".join(f"{m} {t:.2f} ms" for m, t in back.items()) + (f"  eager backward {peer['eager backward']:.2f} ms" if peer else ""))
+        for kernel in ("scores", "values"):
+            a, b_ = kernel_ms["step01", kernel], kernel_ms["step02", kernel]
+            round_.line(f"{kernel} in 01 and 02, {name}", abs(a / b_ - 1) < 0.05, f"{a:.2f} and {b_:.2f} ms")
+        for step in ("step03", "step04", "step05"):
+            ragged = round_.run(step, "--seqlen", n - 1, *flags)[0]
+            ratio = ragged["time"]["median_ms"] / ms[step]
+            round_.line(f"{step} N={n - 1}, {name}", ratio <= 1.1, f"{ratio:.3f} of the time of N={n}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--ctest-log", type=pathlib.Path)
+    parser.add_argument("--ctest-code", type=int, default=0)
+    parser.add_argument("--only", help="comma-separated parts: exactness, special, sanitizer, counters, speed")
+    options = parser.parse_args()
+    round_ = Round(options.folder, options.out)
+    if options.ctest_log:
+        lines = options.ctest_log.read_text().splitlines()
+        round_.line("ctest", options.ctest_code == 0, next((line for line in lines if "tests passed" in line), "no summary"))
+        for line in lines:
+            if "Failed" in line or "Skipped" in line or "FAILED" in line:
+                print("   ", line)
+    parts = {"speed": speed, "counters": counters, "special": special_runs, "exactness": exactness, "sanitizer": sanitizer}
+    for name, part in parts.items():
+        if options.only and name not in options.only.split(","):
+            continue
+        started = time.monotonic()
+        part(round_)
+        print(f"        {name} took {time.monotonic() - started:.0f} s", flush=True)
+    print()
+    for name, state, text in round_.lines:
+        print(f"{state:7} {name:34} {text}")
+    print(f"\n{len(round_.failures)} failed" + (": " + ", ".join(round_.failures) if round_.failures else ""))
+    sys.exit(1 if round_.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
