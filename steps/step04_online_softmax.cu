@@ -27,7 +27,7 @@ struct Sram {
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-attention(Mask mask, float softmax_scale, Global<const float> Q, Global<const float> K, Global<const float> V, Global<float> O, Global<float> LSE) {
+attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::Out O, Global<float> LSE) {
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
   const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
@@ -79,9 +79,10 @@ attention(Mask mask, float softmax_scale, Global<const float> Q, Global<const fl
 inline void forward(const Problem& p, const Tensors& t) {
   with_tile(p, ForwardTiles{}, [&](auto tile) {
     using T = decltype(tile);
+    using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<const float>(p, t.q, "Q"), key_rows<const float>(p, t.k, "K"),
-           key_rows<const float>(p, t.v, "V"), query_rows<float>(p, t.o, "O"), row_scalars<float>(p, t.scratch("LSE"), "LSE"));
+           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
+           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
   });
 }
 
