@@ -47,7 +47,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     __syncthreads();  // the tiles are complete
     Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
-    mask.apply(s, softmax_scale, q0, k0);
+    mask.apply(s, kLog2e * softmax_scale, q0, k0);
     float m_new[Scores::kRows];
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
       m_new[i] = m[i];
@@ -55,11 +55,11 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     }
     row_max<Scores>(m_new);
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
-      const float base = m_new[i] == -INFINITY ? 0 : m_new[i];  // sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
-      const float alpha = exp2f(kLog2e * (m[i] - base));
+      const float base = m_new[i] == -INFINITY ? 0 : m_new[i];  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
+      const float alpha = exp2_or_zero(m[i] - base);
       ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= alpha;
       float sum = 0;
-      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2f(kLog2e * (s(i, j) - base));
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(s(i, j) - base);
       l[i] = alpha * l[i] + sum;
       m[i] = m_new[i];
     }
@@ -71,7 +71,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     const int64_t row = q0 + o.row(i);
     const float inverse = l[i] > 0 ? 1 / l[i] : 0;
     ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
-    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, m[i] + logf(l[i]));
+    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, kLn2 * (m[i] + log2f(l[i])));
   }
   store_tile(O.head(head), o, q0);
 }

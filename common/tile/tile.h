@@ -93,10 +93,10 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
   constexpr bool kWhole = Rows % (kBatch * kStep) == 0;  // no thread ever steps past the tile
   if (from.cols % kVector != 0) return load_unaligned_tile<Threads>(to, from, row0, col0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
-  const int64_t rows = col0 + col < from.cols ? from.rows - row0 : 0;  // that exist in these columns
+  const int rows = col0 + col >= from.cols ? 0 : from.rows - row0 < Rows ? static_cast<int>(from.rows - row0) : Rows;  // that exist in these columns
   ATTN_UNROLL for (int r0 = 0; r0 < Rows; r0 += kBatch * kStep) {
     float4 x[kBatch];
-    ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep) x[b] = from.load_vector_if(r < rows && (kWhole || r < Rows), row0 + r, col0 + col);
+    ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep) x[b] = from.load_vector_if(r < rows, row0 + r, col0 + col);
     ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep)
       if (kWhole || r < Rows) *reinterpret_cast<float4*>(to.write(r, col, kVector)) = x[b];
   }
@@ -121,9 +121,9 @@ __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Co
   }
 }
 
-/// e^x = 2^(kLog2e x). exp2f is a single instruction's work on a GPU, expf three times that; the rounding of the product costs a
-/// relative error of |x| 6e-8, which weights that matter (small |x|) hardly see, and x = 0 stays exactly 1.
-constexpr float kLog2e = 1.44269504f;
+/// e^x = 2^(x log2 e). The steps keep scores in units of log 2 (the factor goes into softmax_scale), so that a weight costs one
+/// subtraction and one instruction for 2^x. The largest score of a row still gives exactly 1.
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Maximum and sum along the rows of a fragment: x[i] holds what this lane found in its columns of row(i); afterwards every
 /// lane of the row holds the row's.

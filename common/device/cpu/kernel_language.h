@@ -180,6 +180,9 @@ inline float exp2f(float x) {
   return scaled_exp((x - whole) * 0.693147181f, n);
 }
 
+/// 2^x; results under 2^-126 become 0.
+inline float exp2_or_zero(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
+
 /// Four floats that the compiler keeps in one register; Unaligned4 is how four neighbours of an array become one.
 using Vector4 = float __attribute__((vector_size(16), may_alias));
 using Unaligned4 = float __attribute__((vector_size(16), may_alias, aligned(4)));
