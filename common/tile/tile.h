@@ -93,10 +93,11 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
   constexpr bool kWhole = Rows % (kBatch * kStep) == 0;  // no thread ever steps past the tile
   if (from.cols % kVector != 0) return load_unaligned_tile<Threads>(to, from, row0, col0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
-  const int rows = col0 + col >= from.cols ? 0 : from.rows - row0 < Rows ? static_cast<int>(from.rows - row0) : Rows;  // that exist in these columns
+  const Global<T> mine = from.rows_from(row0 + row);
+  const int rows = col0 + col >= from.cols ? 0 : mine.rows < Rows - row ? static_cast<int>(mine.rows) : Rows - row;  // to load, in these columns
   ATTN_UNROLL for (int r0 = 0; r0 < Rows; r0 += kBatch * kStep) {
     float4 x[kBatch];
-    ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep) x[b] = from.load_vector_if(r < rows, row0 + r, col0 + col);
+    ATTN_UNROLL for (int b = 0; b < kBatch; ++b) x[b] = mine.load_vector_if(r0 + b * kStep < rows, r0 + b * kStep, col0 + col);
     ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep)
       if (kWhole || r < Rows) *reinterpret_cast<float4*>(to.write(r, col, kVector)) = x[b];
   }

@@ -79,6 +79,13 @@ struct Global {
     one.heads_ = 1;
     return one;
   }
+  /// What lies below the first `row` rows of this head.
+  Global rows_from(int64_t row) const {
+    Global below = *this;
+    below.data += row * cols;
+    below.rows -= row;
+    return below;
+  }
   float load(int64_t row, int64_t col, ATTN_CALLER) const {
     const T* from = checked("load", 1, row, col, file, line);
     executor::block_view.requested[tensor_].load += sizeof(T);

@@ -72,6 +72,8 @@ struct Global {
   __device__ Global(T* address, int64_t rows_, int64_t cols_) : data(address), rows(rows_), cols(cols_) {}
 
   __device__ Global head(int64_t h) const { return Global(data + h * rows * cols, rows, cols); }
+  /// What lies below the first `row` rows of this head.
+  __device__ Global rows_from(int64_t row) const { return Global(data + row * cols, rows - row, cols); }
   __device__ float load(int64_t row, int64_t col) const { return load_past_l1(data + row * cols + col); }
   /// kVector neighbours as they are in HBM, or zeros (and no access) when `inside` is false.
   __device__ float4 load_vector_if(bool inside, int64_t row, int64_t col) const {
