@@ -127,7 +127,7 @@ keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K
       const float lse = kLog2e * sram.lse.load(0, p.col(j)), row_delta = sram.delta.load(0, p.col(j));
       ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
         const bool visible = all_visible || mask.visible(q0 + p.col(j), k0 + p.row(i));
-        p(i, j) = visible ? exp2_or_zero(kLog2e * softmax_scale * p(i, j) - lse) : 0;
+        p(i, j) = visible ? exp2_or_zero(__fmul_rn(kLog2e * softmax_scale, p(i, j)) - lse) : 0;
         ds(i, j) = softmax_scale * p(i, j) * (ds(i, j) - row_delta);
       }
     }

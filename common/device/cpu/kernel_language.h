@@ -20,6 +20,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 
+#define ATTN_UNROLL_GPU
 #if defined(__clang__)
 #define ATTN_UNROLL _Pragma("unroll")
 #define ATTN_UNROLL_1 _Pragma("nounroll")
@@ -185,6 +186,17 @@ inline float exp2f(float x) {
   int n;
   const float whole = round_to_int(x, n);
   return scaled_exp((x - whole) * 0.693147181f, n);
+}
+
+/// A product rounded on its own: never fused with a sum that follows.
+inline float __fmul_rn(float a, float b) {
+  float product = a * b;
+#if defined(__x86_64__)
+  asm("" : "+x"(product));
+#else
+  asm("" : "+m"(product));
+#endif
+  return product;
 }
 
 /// 2^x; results under 2^-126 become 0.

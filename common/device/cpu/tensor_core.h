@@ -29,7 +29,7 @@ void load_matrices_of_warp(void* const* lanes) {
 /// receives of each matrix the elements (l / 4, 2 (l % 4)) and their right-hand neighbours; transposed: (2 (l % 4), l / 4) and
 /// the ones below.
 template <bool Transposed, class E>
-void load_matrices(uint32_t (&x)[4], const E* row, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+__attribute__((noinline)) void load_matrices(uint32_t (&x)[4], const E* row, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   LoadMatrices deposit{x, &row->bits};
   executor::warp_collective(load_matrices_of_warp<Transposed>, &deposit, {file, line});
 }
@@ -65,7 +65,7 @@ void tensor_multiply_add_of_warp(void* const* lanes) {
 /// mma.m16n8k16: c += A B for a 16x16 A (registers as load_matrices of its four quarters, upper before lower, left before
 /// right), a 16x8 B and fp32 sums; lane l holds c at (l / 4, 2 (l % 4)), its right-hand neighbour, and both eight rows below.
 template <class E>
-void tensor_multiply_add(float& c0, float& c1, float& c2, float& c3, const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+__attribute__((noinline)) void tensor_multiply_add(float& c0, float& c1, float& c2, float& c3, const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                          const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   TensorMultiplyAdd deposit{{&c0, &c1, &c2, &c3}, a, {b0, b1}};
   executor::warp_collective(tensor_multiply_add_of_warp<E>, &deposit, {file, line});
