@@ -13,7 +13,7 @@ inline namespace ATTN_DEVICE {
 
 /// s = A B^T for the warp's rows of A: scores from query and key rows. Summed over D in pieces of 64.
 template <int Rows, int Cols, int Lanes, int ARows, int BRows, int D>
-__device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
+__device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
   constexpr int kRows = s.kRows, kCols = s.kCols, kPiece = 64;
   static_assert(BRows == Cols && D % kPiece == 0);
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Cols);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, 
 /// o += P V for the warp's rows of P: weights times value rows. The sum over this tile's keys is taken on its own and added
 /// to o once.
 template <int Rows, int D, int Lanes, int PRows, int Bc>
-__device__ __forceinline__ void fold(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p, const SramTile<float, Bc, D>& v) {
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p, const SramTile<float, Bc, D>& v) {
   constexpr int kRows = o.kRows, kRuns = o.kCols / 4;
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   float sum[kRows][kRuns][4] = {};
@@ -62,7 +62,7 @@ __device__ __forceinline__ void fold(Fragment<Rows, D, Lanes, 4>& o, const SramT
 /// because a lane needs whole rows of P and holds only some columns. Nobody but this warp touches those rows, so lanes need
 /// to wait for each other, not for the block. A second fold through the same staging needs a __syncwarp in between.
 template <int Rows, int D, int Lanes, int PRows, int Bc>
-__device__ __forceinline__ void fold(Fragment<Rows, D, Lanes, 4>& o, const Fragment<Rows, Bc, Lanes, 1>& p, SramTile<float, PRows, Bc>& staging, const SramTile<float, Bc, D>& v) {
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, Lanes, 4>& o, const Fragment<Rows, Bc, Lanes, 1>& p, SramTile<float, PRows, Bc>& staging, const SramTile<float, Bc, D>& v) {
   ATTN_UNROLL for (int i = 0; i < p.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) staging.store(p.row(i), p.col(j), p(i, j));
   __syncwarp();  // the row's other columns come from its other lanes
@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply_add_blocks(Fragment<Rows, Cols, 4, 2>& 
 }
 
 template <int Rows, int Cols, class E, int ARows, int BRows, int D>
-__device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SramTile<E, ARows, D>& a, const SramTile<E, BRows, D>& b) {
+__device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SramTile<E, ARows, D>& a, const SramTile<E, BRows, D>& b) {
   static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
   if (lane == 0) count_flops(2LL * Rows * Cols);
@@ -123,7 +123,7 @@ __device__ __forceinline__ void fold_16_keys(Fragment<Rows, D, 4, 2>& o, const u
   }
 }
 template <int Rows, int D, class E, int PRows, int Bc>
-__device__ __forceinline__ void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<E, PRows, Bc>& p, const SramTile<E, Bc, D>& v) {
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<E, PRows, Bc>& p, const SramTile<E, Bc, D>& v) {
   const int lane = threadIdx.x % 32, row0 = o.row0 - lane / 4;
   if (lane == 0) count_flops(2LL * Rows * Bc);
   ATTN_UNROLL for (int key = 0; key < Bc; key += 16) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<
 /// 16-bit weights need no staging: the fragment of scores already has the left-hand operand's layout.
 struct NoStaging {};
 template <int Rows, int D, class E, int Bc>
-__device__ __forceinline__ void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, NoStaging&, const SramTile<E, Bc, D>& v) {
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, NoStaging&, const SramTile<E, Bc, D>& v) {
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   ATTN_UNROLL for (int key = 0; key < Bc; key += 16) {
     uint32_t x[Rows / 16][4];

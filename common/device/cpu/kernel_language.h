@@ -21,6 +21,7 @@
 #define __launch_bounds__(...)
 
 #define ATTN_UNROLL  // keeps arrays in registers on a GPU; here it would only make compiling slow
+#define ATTN_PRODUCT __attribute__((noinline))  // a tile product is a function of its own here: compiled once, not into every kernel
 #if defined(__clang__)
 #define ATTN_UNROLL_BOTH _Pragma("unroll")
 #define ATTN_UNROLL_1 _Pragma("nounroll")
