@@ -1,5 +1,6 @@
 // The truth: attention in float64, forward and backward, on the CPU and on the GPU, with the error that each element is
-// allowed. Shares no code with steps/ and tile/; the formulas are derived in docs/exactness.md.
+// allowed. Shares no code with steps/ and tile/; the formulas are derived in docs/exactness.md, those of the 16-bit types in
+// docs/precision.md.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace attention {
 
-/// The inputs as the step gets them, flat, C order: q, d_o [batch, heads, seqlen_q, head_dim], k, v [.., seqlen_k, head_dim].
+/// The inputs as the step gets them (in half precision already rounded to the type), flat, C order: q, d_o [batch, heads, seqlen_q, head_dim], k, v [.., seqlen_k, head_dim].
 /// d_o is read by the backward alone and may be empty without one.
 struct HostInputs {
   std::span<const float> q, k, v, d_o;
@@ -37,7 +38,7 @@ struct Selection {
 Selection sample_rows(const Problem& problem, int64_t n, uint64_t seed, bool backward, bool all_heads_keys);
 
 /// float64 operations (a multiply-add is two, an exponential counts 40) of compute_reference_cpu for this selection. The GPU
-/// keeps no scores and executes 1.5 times as many up to head_dim 64, 2 times at 128, 3 times at 256.
+/// keeps no scores and executes 1.5 times as many up to head_dim 64, 2 times at 128, 3 times at 256, in half precision a third more.
 double reference_flops(const Problem& problem, const Selection& selection, bool backward);
 
 /// A full check when it fits `budget_seconds` at `flops_per_second`, else sample_rows of `sampled_rows` rows, with the keys of all
@@ -46,11 +47,13 @@ double reference_flops(const Problem& problem, const Selection& selection, bool 
 Selection choose_selection(const Problem& problem, bool backward, double budget_seconds, double flops_per_second, int64_t sampled_rows, uint64_t seed);
 
 /// One output of the reference, for the selected rows in the selection's order (a full selection: all rows, in memory order):
-/// value [rows, cols] and, with the same shape, the allowance for tol = 1 (the checker multiplies by its tolerance).
+/// value [rows, cols] and, with the same shape, the allowance for tol = 1 (the checker multiplies by its tolerance) and, in half
+/// precision, what u more of rounding adds where S, P, dP and dS are stored in the type (the checker multiplies by u).
 struct ReferenceTensor {
   int64_t cols = 0;  // head_dim; 1 for lse
   std::vector<double> value;
   std::vector<double> allowance;
+  std::vector<double> stored;  // empty in fp32
 };
 
 /// With s_ij = scale q_i k_j, A_ij = |scale| sum_c |q_ic k_jc| and w_ij = max(1, A_ij/3, max_j |s_ij| / 3) over the visible keys:
@@ -61,6 +64,9 @@ struct ReferenceTensor {
 ///   dk   scale sum_i P_ij (dP_ij - D_i) q_ic    allowance  |scale| sum_i P_ij w_ij (|dP|_ij + |D|_i) |q_ic|
 /// where dP_ij = sum_c dO_ic v_jc, D_i = sum_c dO_ic o_ic, and |dP|, |D| are the sums of the terms' absolute values.
 /// A row that sees no key: o = 0, lse = -inf, no gradient, allowance 0.
+/// In half precision (problem.dtype) also `stored`, and the allowance of a gradient has P_ij w_ij + least_pair(dtype):
+///   o  sum_j (P_ij |s_ij| + 2 least_pair) |v_jc|    lse  sum_j P_ij |s_ij|    dv  sum_i P_ij |s_ij| |dO_ic|
+///   dq, dk   as the allowance, with P_ij (1 + |s_ij|) in the place of P_ij w_ij
 /// Sources: FlashAttention (Dao et al. 2022), section 3.1 and appendix B.2, B.4 for the gradients.
 struct Reference {
   ReferenceTensor o, lse, dq, dk, dv;  // dq, dk, dv are empty without a backward
