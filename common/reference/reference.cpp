@@ -4,6 +4,7 @@
 #include <ranges>
 #include <set>
 
+#include "common/harness/half.h"
 #include "common/harness/random.h"
 
 namespace attention {
@@ -52,6 +53,8 @@ std::set<int64_t> heads_of(const std::vector<HeadRow>& rows) {
 }
 
 }  // namespace
+
+double least_pair(Dtype dtype) { return dtype == Dtype::fp32 ? 0 : smallest_subnormal(dtype) / 2 / (2 * unit_roundoff(dtype)); }
 
 int64_t visible_keys(const Problem& problem, int64_t i) {
   const auto keys = std::views::iota(int64_t{0}, problem.seqlen_k);

@@ -64,9 +64,12 @@ struct ReferenceTensor {
 ///   dk   scale sum_i P_ij (dP_ij - D_i) q_ic    allowance  |scale| sum_i P_ij w_ij (|dP|_ij + |D|_i) |q_ic|
 /// where dP_ij = sum_c dO_ic v_jc, D_i = sum_c dO_ic o_ic, and |dP|, |D| are the sums of the terms' absolute values.
 /// A row that sees no key: o = 0, lse = -inf, no gradient, allowance 0.
-/// In half precision (problem.dtype) also `stored`, and the allowance of a gradient has P_ij w_ij + least_pair(dtype):
-///   o  sum_j (P_ij |s_ij| + 2 least_pair) |v_jc|    lse  sum_j P_ij |s_ij|    dv  sum_i P_ij |s_ij| |dO_ic|
-///   dq, dk   as the allowance, with P_ij (1 + |s_ij|) in the place of P_ij w_ij
+/// In half precision (problem.dtype) P and dS are rounded to the type, and below its normal numbers by up to half the smallest
+/// subnormal: e = least_pair(dtype) for each visible pair joins P_ij w_ij in the allowance of dv and the whole coefficient of |k_jc|,
+/// |q_ic| in those of dq and dk; in that of o it is e max_j P_ij, since there the largest weight is 1 when they are rounded. Besides:
+///   stored of o, dv    sum (P_ij |s_ij| + 2e) |v_jc|, |dO_ic|           of lse   sum_j P_ij |s_ij|
+///   stored of dq, dk   |scale| sum (P_ij (1 + |s_ij|) + 2e) (|dP|_ij + |D|_i) |k_jc|, |q_ic|
+/// derived in docs/precision.md.
 /// Sources: FlashAttention (Dao et al. 2022), section 3.1 and appendix B.2, B.4 for the gradients.
 struct Reference {
   ReferenceTensor o, lse, dq, dk, dv;  // dq, dk, dv are empty without a backward
@@ -88,6 +91,10 @@ bool reference_gpu_available();
 /// float64 operations per second that the references reach on this machine; for choose_selection alone.
 double reference_rate_cpu();
 double reference_rate_gpu();
+
+/// Half the smallest subnormal of the type in units of its tol, 2u: 2^-15 for fp16, nothing that shows for bf16; 0 for fp32, whose
+/// own subnormals are of no account.
+double least_pair(Dtype dtype);
 
 /// For the two implementations: the number of keys that query i sees (they are the first ones), the selected rows with a full
 /// selection spelled out, and the Reference with its tensors allocated.

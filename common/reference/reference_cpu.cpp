@@ -119,6 +119,7 @@ struct Run {
   const HostInputs& in;
   const bool backward;
   const bool half = problem.dtype != Dtype::fp32;
+  const double least = least_pair(problem.dtype);
   const int64_t d = problem.head_dim;
   const double scale = problem.softmax_scale;
 
@@ -153,7 +154,9 @@ class QueryBlock {
     for (int64_t j0 = 0; j0 < keys_; j0 += kTile) {
       const int64_t keys = load_tile(v, &Run::v, j0);
       for (int64_t r = 0; r < count_; ++r) {
-        signed_and_absolute(keys, pitch_, p(r, j0), weighted(r, j0), v.row(0), pitch_, &o_[r * pitch_], &o_abs_[r * pitch_]);
+        double allowed[kTile];
+        for (int64_t j = 0; j < keys; ++j) allowed[j] = weighted(r, j0)[j] + (j0 + j < seen_[r] ? run_.least / statistics_[r].total : 0);
+        signed_and_absolute(keys, pitch_, p(r, j0), allowed, v.row(0), pitch_, &o_[r * pitch_], &o_abs_[r * pitch_]);
         if (run_.half) absolute(keys, pitch_, stored(r, j0), v.row(0), pitch_, &o_stored_[r * pitch_]);
       }
     }
@@ -181,7 +184,8 @@ class QueryBlock {
         for (int64_t j = 0; j < keys; ++j) {
           const double parts = std::abs(run_.scale) * (dp_abs[j] + statistics_[r].delta_abs);
           dp[j] = run_.scale * p(r, j0)[j] * (dp[j] - statistics_[r].delta);
-          dp_abs[j] = weighted(r, j0)[j] * parts;
+          const bool visible = j0 + j < seen_[r];
+          dp_abs[j] = visible ? weighted(r, j0)[j] * parts + run_.least : 0;
           if (run_.half) dp_stored[j] = (p(r, j0)[j] + stored(r, j0)[j]) * parts;
         }
         signed_and_absolute(keys, pitch_, dp, dp_abs, k.row(0), pitch_, &sum[r * pitch_], &sum_abs[r * pitch_]);
@@ -231,7 +235,7 @@ class QueryBlock {
     }
   }
 
-  /// Scores to probabilities: p_ becomes P_ij, p_weighted_ P_ij w_ij and p_stored_ P_ij |s_ij|, 0 for the keys that row r does not see.
+  /// Scores to probabilities: p_ becomes P_ij, p_weighted_ P_ij w_ij and p_stored_ P_ij |s_ij| + 2e, 0 for the keys that row r does not see.
   void softmax() {
     statistics_.resize(count_);
     largest_a_.resize(count_);
@@ -256,7 +260,10 @@ class QueryBlock {
         s[j] /= row.total;
         a[j] = s[j] * std::max(row.weight, a[j] / 3);
         mean_weight_[r] += a[j];
-        if (run_.half) mean_score_[r] += stored(r, 0)[j] *= s[j];
+        if (!run_.half) continue;
+        const double score = s[j] * stored(r, 0)[j];
+        mean_score_[r] += score;
+        stored(r, 0)[j] = score + 2 * run_.least;
       }
       std::fill(s + seen_[r], s + keys_pitch_, 0.0);
       std::fill(a + seen_[r], a + keys_pitch_, 0.0);
@@ -311,13 +318,13 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
       for (int64_t j = 0; j < count; ++j) {
         const bool visible = run.problem.visible(i0 + i, rows[j].row);
         const double probability = visible ? std::exp(run.scale * s[j] - row.largest) / row.total : 0;
-        const double weighted = probability * std::max(row.weight, std::abs(run.scale) * a[j] / 3);
+        const double weighted = probability * std::max(row.weight, std::abs(run.scale) * a[j] / 3), least = visible ? run.least : 0;
         p[j * kTile + i] = probability;
-        p_weighted[j * kTile + i] = weighted;
+        p_weighted[j * kTile + i] = weighted + least;
         const double parts = std::abs(run.scale) * (dp_abs[j] + row.delta_abs);
         ds[j * kTile + i] = run.scale * probability * (dp[j] - row.delta);
-        ds_abs[j * kTile + i] = weighted * parts;
-        p_stored[j * kTile + i] = probability * std::abs(run.scale * s[j]);
+        ds_abs[j * kTile + i] = weighted * parts + least;
+        p_stored[j * kTile + i] = probability * std::abs(run.scale * s[j]) + 2 * least;
         ds_stored[j * kTile + i] = (probability + p_stored[j * kTile + i]) * parts;
       }
     }
