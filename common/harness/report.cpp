@@ -33,8 +33,9 @@ std::string exactness(const RunResult& r, const MethodResult& method) {
   for (const CheckResult& c : method.checks) {
     const std::string l2 = !c.relative_l2 ? "relative L2 n/a (the reference is 0)" : fmt::format("relative L2 {:.1e}{}", *c.relative_l2, c.l2_judged ? "" : " (not judged)");
     const std::string rows = c.sampled ? fmt::format("sampled {} of {} elements", c.checked, c.elements) : fmt::format("{} of {} elements", c.checked, c.elements);
-    text += fmt::format("exact {:<4}worst {:.2f} of the allowance (tol {:.2g}, mean weight {:.1f}), {}, absolute {:.1e}     {}  {} against float64\n", c.output,
-                        c.worst, c.tolerance, r.mean_weight, l2, c.max_abs, c.pass ? "PASS" : "FAIL", rows);
+    const std::string stored = c.stored_pairs ? fmt::format(", N x N tensors stored in {}", dtype_name(r.problem.dtype)) : "";
+    text += fmt::format("exact {:<4}worst {:.2f} of the allowance (tol {:.2g}{}, mean weight {:.1f}), {}, absolute {:.1e}     {}  {} against float64\n", c.output,
+                        c.worst, c.tolerance, stored, r.mean_weight, l2, c.max_abs, c.pass ? "PASS" : "FAIL", rows);
     if (!c.pass) text += fmt::format("          worst at batch {} head {} row {} column {}: {}\n", c.worst_index[0], c.worst_index[1], c.worst_index[2], c.worst_index[3], c.reason);
   }
   if (method.checks.empty() && method.not_run.empty() && !r.planned_only) text += "exact     not checked (--check none)\n";

@@ -28,7 +28,7 @@ struct MethodResult {
   int64_t useful_flops = 0;
 
   int64_t extra_bytes() const;          // the scratch buffers together
-  bool grows_quadratically() const;
+  bool grows_quadratically() const;     // S, P, dP or dS lie in HBM, in the problem's dtype
   int64_t executed_flops() const;       // expected
   std::vector<TensorBytes> requested() const;  // expected, by tensor, all kernels together
   std::vector<TensorBytes> hbm() const;        // expected, by tensor, all kernels together

@@ -2,7 +2,8 @@
 // up to kOwn selected rows (queries, or keys for dK and dV) of one head and loop over the rows of the other side in tiles of kOther:
 //   row_statistics   maximum and sum of the softmax, max |s| and max A of query rows
 //   weighted_sum     one of O, dQ, dV, dK and its allowance: recomputes S (and dP), turns them into the two coefficients of each
-//                    pair - the value's and the allowance's - and sums the other side's rows with them
+//                    pair - the value's and the allowance's - and sums the other side's rows with them. In half precision it runs
+//                    once more for the second kind of allowance, `stored`
 // Each product is done twice, with signs and with absolute values, as the allowance needs.
 #include <cuda_runtime.h>
 
@@ -38,6 +39,7 @@ struct Shape {
   int d;
   bool causal;
   double scale;
+  double least;  // least_pair
 
   /// Problem::visible, for device code.
   __device__ bool visible(int64_t i, int64_t j) const { return !causal || j <= i + seqlen_k - seqlen_q; }
@@ -56,7 +58,7 @@ struct Group {
 /// What is known of each query row of the batch, indexed head * seqlen_q + i. P_ij = exp(s_ij - largest) / total: with the LSE instead
 /// of the two, scores of 1e10 would leave five digits.
 struct RowStatistics {
-  double largest, total, largest_score, largest_a, delta, delta_abs, mean_weight;
+  double largest, total, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score;
 };
 
 /// Tiles with the dimension (or the other side's row) first; one column more than needed, so that the threads that fill a column
@@ -189,9 +191,10 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
 
 /// One output of the group's rows, columns c0 = (blockIdx.x % col_blocks) * kCols onwards, and its allowance, into rows
 /// group.begin, ... of value and allowance [.., d]. Needs row_statistics of every query row that it meets and, for dQ and dK,
-/// their delta. With Output::o the first column block also leaves the rows' mean weight in `statistics`.
+/// their delta. With Output::o the first column block also leaves the rows' mean weight in `statistics`. `stored`: ReferenceTensor's
+/// stored takes the allowance's place, and sum_j P_ij |s_ij| that of the mean weight.
 template <Output kOutput>
-__global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks,
+__global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks, bool stored,
                                                          RowStatistics* statistics, double* value, double* allowance) {
   constexpr bool kOwnQueries = owns_queries(kOutput);
   __shared__ union {  // never needed at the same time
@@ -230,12 +233,16 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
         if (own >= 0 && other < others.end && shape.visible(i, j)) {
           const RowStatistics& row = row_of[i];
           const double w = fmax(fmax(1.0, fabs(shape.scale) * s_abs[a][b] / 3), row.largest_score / 3);
-          to_value = exp(shape.scale * s[a][b] - row.largest) / row.total;
-          to_allowance = to_value * w;
-          weight[a] += to_allowance;
+          const double p = exp(shape.scale * s[a][b] - row.largest) / row.total;
+          const double p_score = p * fabs(shape.scale * s[a][b]), p_weight = p * w;
+          weight[a] += stored ? p_score : p_weight;
           if constexpr (needs_dp(kOutput)) {
-            to_value *= shape.scale * (dp[a][b] - row.delta);
-            to_allowance *= fabs(shape.scale) * (dp_abs[a][b] + row.delta_abs);
+            const double parts = fabs(shape.scale) * (dp_abs[a][b] + row.delta_abs);
+            to_value = p * shape.scale * (dp[a][b] - row.delta);
+            to_allowance = stored ? (p + p_score + 2 * shape.least) * parts : p_weight * parts + shape.least;
+          } else {
+            to_value = p;
+            to_allowance = stored ? p_score + 2 * shape.least : p_weight + (kOutput == Output::o ? shape.least / row.total : shape.least);
           }
         }
         coefficient.value[tx + 16 * b][ty + 16 * a] = to_value;
@@ -272,7 +279,7 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
     const int n = ty + 16 * a;
     if (kOutput == Output::o) {
       for (int step = 8; step > 0; step /= 2) weight[a] += __shfl_xor_sync(0xffffffffu, weight[a], step, 16);
-      if (c0 == 0 && tx == 0 && own_row[n] >= 0) row_of[own_row[n]].mean_weight = weight[a];
+      if (c0 == 0 && tx == 0 && own_row[n] >= 0) (stored ? row_of[own_row[n]].mean_score : row_of[own_row[n]].mean_weight) = weight[a];
     }
     if (own_row[n] < 0) continue;
 #pragma unroll
@@ -374,7 +381,7 @@ class RowList {
 class HeadBatch {
  public:
   HeadBatch(const Problem& problem, const HostInputs& in, int64_t first_head, int64_t heads, bool backward)
-      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale},
+      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale, least_pair(problem.dtype)},
         col_blocks_((problem.head_dim + kCols - 1) / kCols),
         q_(part(in.q, first_head, heads, problem.seqlen_q)), k_(part(in.k, first_head, heads, problem.seqlen_k)),
         v_(part(in.v, first_head, heads, problem.seqlen_k)), d_o_(backward ? part(in.d_o, first_head, heads, problem.seqlen_q) : Buffer<float>(0)),
@@ -394,8 +401,8 @@ class HeadBatch {
   }
 
   template <Output kOutput>
-  void sum(const RowList& rows, const Buffer<double>& value, const Buffer<double>& allowance) const {
-    weighted_sum<kOutput><<<grid(rows.group_count() * col_blocks_), kThreads>>>(shape_, inputs(), rows.group_list(), rows.row_list(), col_blocks_,
+  void sum(const RowList& rows, const Buffer<double>& value, const Buffer<double>& allowance, bool stored = false) const {
+    weighted_sum<kOutput><<<grid(rows.group_count() * col_blocks_), kThreads>>>(shape_, inputs(), rows.group_list(), rows.row_list(), col_blocks_, stored,
                                                                               statistics_.get(), value.get(), allowance.get());
     require(cudaGetLastError(), "launching weighted_sum");
   }
@@ -430,9 +437,14 @@ Part part_of(const std::vector<HeadRow>& rows, int64_t first, int64_t end) {
   return {{from, to}, from - rows.begin()};
 }
 
-void copy_out(ReferenceTensor& tensor, int64_t begin, const Buffer<double>& value, const Buffer<double>& allowance) {
+/// value and allowance, which one weighted_sum has left, into the reference; in half precision `stored` too, by another.
+template <Output kOutput>
+void copy_out(const HeadBatch& batch, const RowList& rows, ReferenceTensor& tensor, int64_t begin, const Buffer<double>& value, const Buffer<double>& allowance) {
   value.copy_out(tensor.value.data() + begin * tensor.cols);
   allowance.copy_out(tensor.allowance.data() + begin * tensor.cols);
+  if (tensor.stored.empty()) return;
+  batch.sum<kOutput>(rows, value, allowance, true);
+  allowance.copy_out(tensor.stored.data() + begin * tensor.cols);
 }
 
 /// The heads [first_head, first_head + heads) of the reference. `weights` sums the mean weights and counts the rows behind them.
@@ -450,10 +462,10 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
     const Buffer<double> value(queries.size() * problem.head_dim), allowance(queries.size() * problem.head_dim);
     batch.statistics(queries);
     batch.forward(queries, value, allowance);
-    copy_out(reference.o, query_part.begin, value, allowance);
+    copy_out<Output::o>(batch, queries, reference.o, query_part.begin, value, allowance);
     if (backward) {
       batch.sum<Output::dq>(queries, value, allowance);
-      copy_out(reference.dq, query_part.begin, value, allowance);
+      copy_out<Output::dq>(batch, queries, reference.dq, query_part.begin, value, allowance);
     }
     const std::vector<RowStatistics> statistics = batch.copy_statistics(heads * problem.seqlen_q);
     for (int64_t n = 0; n < queries.size(); ++n) {
@@ -463,6 +475,7 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
       reference.lse.value[query_part.begin + n] = lse;
       if (visible_keys(problem, at.row) == 0) continue;
       reference.lse.allowance[query_part.begin + n] = std::max({1.0, std::abs(lse), row.largest_a / 3});
+      if (!reference.lse.stored.empty()) reference.lse.stored[query_part.begin + n] = row.mean_score;
       reference.largest_score = std::max(reference.largest_score, row.largest_score);
       reference.largest_weight = std::max({reference.largest_weight, 1.0, row.largest_score / 3, row.largest_a / 3});
       weights.sum += row.mean_weight;
@@ -485,9 +498,9 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
   const RowList keys(key_part.rows, first_head);
   const Buffer<double> value(keys.size() * problem.head_dim), allowance(keys.size() * problem.head_dim);
   batch.sum<Output::dv>(keys, value, allowance);
-  copy_out(reference.dv, key_part.begin, value, allowance);
+  copy_out<Output::dv>(batch, keys, reference.dv, key_part.begin, value, allowance);
   batch.sum<Output::dk>(keys, value, allowance);
-  copy_out(reference.dk, key_part.begin, value, allowance);
+  copy_out<Output::dk>(batch, keys, reference.dk, key_part.begin, value, allowance);
 }
 
 }  // namespace
