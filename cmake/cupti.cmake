@@ -1,8 +1,8 @@
 # CUPTI, for measured traffic (common/traffic/cupti.cpp). Its headers alone: libcupti is opened at run time, so that a program
-# starts where it is missing. Sets ATTN_CUPTI_LEFT_OUT, the source that is not built: the reader, or the one that says why
-# there is none. -DATTN_CUPTI=OFF plays a machine without CUPTI.
+# starts where it is missing. Sets ATTN_CUPTI_LEFT_OUT, the sources that are not built: those that read, or the one that says
+# why nothing is read. -DATTN_CUPTI=OFF plays a machine without CUPTI.
 option(ATTN_CUPTI "Measure traffic with CUPTI where its headers are found" ON)
-set(ATTN_CUPTI_LEFT_OUT "traffic/cupti\\.cpp$")
+set(ATTN_CUPTI_LEFT_OUT "traffic/cupti[a-z_]*\\.cpp$")
 if(NOT ATTN_HAVE_CUDA)
   return()
 endif()
@@ -22,5 +22,5 @@ set(ATTN_CUPTI_LEFT_OUT "traffic/without_cupti\\.cpp$")
 set(folders ${CUDAToolkit_TARGET_DIR}/extras/CUPTI/lib64 ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/lib64 ${CUDAToolkit_LIBRARY_DIR})
 list(REMOVE_DUPLICATES folders)
 list(JOIN folders ":" folders)
-set_source_files_properties(common/traffic/cupti.cpp PROPERTIES
+set_source_files_properties(common/traffic/cupti.cpp common/traffic/cupti_library.cpp PROPERTIES
   INCLUDE_DIRECTORIES "${ATTN_CUPTI_INCLUDE};${CUDAToolkit_INCLUDE_DIRS}" COMPILE_DEFINITIONS "ATTN_CUPTI_FOLDERS=\"${folders}\"")

@@ -348,14 +348,16 @@ TEST_CASE("the counters of this GPU agree with the formulas", "[gpu]") {
   const int64_t stores = total_store(flash.requested()), lse = ragged.problem.L() * 4;
   CHECK(counted[Counter::requested_store] >= stores);
   CHECK(counted[Counter::requested_store] <= stores + 7 * lse);
-  CHECK(*counted[Counter::l2_to_sm] >= total_load(flash.requested()));
-  CHECK(*counted[Counter::l2_to_sm] <= total_load(flash.requested()) * 1.1);
+  REQUIRE(counted[Counter::l2_to_sm]);  // tile loads go past L1, so that what is asked for comes from L2; spills come on top
+  CHECK(static_cast<double>(*counted[Counter::l2_to_sm]) == Approx(static_cast<double>(total_load(flash.requested()))).epsilon(0.1));
 
   // S and P of 16 heads at N=4096 are 1.07 GB each: several times any L2.
   const RunResult naive = measured("step02", {"--seqlen", "4096", "--heads", "16"});
   const MethodResult& three = naive.methods.back();
+  REQUIRE(hbm_total(three.measured->together));
   const double expected = static_cast<double>(total_load(three.hbm()) + total_store(three.hbm()));
   CHECK(static_cast<double>(*hbm_total(three.measured->together)) == Approx(expected).epsilon(0.03));
   const RunResult online = measured("step04", {"--seqlen", "4096", "--heads", "16"});
+  REQUIRE(hbm_total(online.methods.back().measured->together));
   CHECK(static_cast<double>(*hbm_total(online.methods.back().measured->together)) < expected / 50);
 }
