@@ -182,6 +182,8 @@ def main():
         parser.exit(3, f"{error}\n")
     except StepError as error:
         parser.exit(error.code, f"{error}\n")
+    except RuntimeError as error:  # PyTorch's, for CUDA errors too
+        parser.exit(4, f"{str(error).strip().splitlines()[0]}\n")
     sys.exit(passed == options.expect_rejected)
 
 

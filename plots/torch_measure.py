@@ -140,7 +140,7 @@ def measure(starts, clock, repeat):
                 work = start()
                 runs[name].append(clock.time(work))
                 del work
-            except torch.OutOfMemoryError as error:
+            except torch.cuda.OutOfMemoryError as error:
                 lost[name] = first_line(error)
                 gc.collect()
                 torch.cuda.empty_cache()
