@@ -128,65 +128,73 @@ def still_alive():
     torch.cuda.synchronize()
 
 
+def work_of(which, method, tensors):
+    """(start, checked, bytes of the results): start() does what is not timed and returns the run; checked() runs all of it once and
+    returns the outputs, ours filled with NaN beforehand."""
+    q, k, v, d_o = tensors
+    size = lambda *xs: sum(x.numel() * x.element_size() for x in xs)
+    nan = {"nan": True} if method.ours else {}
+    if which == "forward":
+        return lambda: lambda: method.forward(q, k, v), lambda: (method.forward(q, k, v, **nan),), size(q)
+    return lambda: method.begin_backward(q, k, v, d_o), lambda: method.begin_backward(q, k, v, d_o, **nan)(), size(q, q, k, v)  # o, dq, dk, dv
+
+
+def try_once(row, which, method, tensors, truth):
+    """Sets the row's errors and extra memory, or why it cannot run. Returns its start() of work_of()."""
+    start, checked, results = work_of(which, method, tensors)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            outputs = dict(zip(("o",) if which == "forward" else ("dq", "dk", "dv"), checked()))
+            row["errors"] = errors(outputs, truth)
+            del outputs
+            start()()  # what a first call allocates once and keeps is no method's memory
+            row["extra_bytes"] = extra_bytes(lambda: start()(), results)
+        except StepError as error:
+            if error.code != 3:
+                raise
+            row["not_run"] = str(error)
+        except (RuntimeError, ImportError) as error:
+            row["not_run"] = why_sdpa_refused(caught, method.name) or first_line(error)
+    gc.collect()
+    still_alive()
+    if row["not_run"]:
+        torch.cuda.empty_cache()
+    return start
+
+
+def profile(row, start):
+    """Sets the row's kernels, or why they are not known."""
+    try:
+        work = start()
+        torch.cuda.synchronize()
+        kernels, row["copies"] = kernels_of(work)
+        if not kernels:
+            raise RuntimeError("torch.profiler recorded no kernel")
+        row["kernels"] = [{"name": kernel, "us": us} for kernel, us in kernels]
+    except RuntimeError as error:
+        row["kernels"], row["kernels_reason"] = None, first_line(error)
+        still_alive()
+
+
 def run_pass(which, methods, tensors, truth, clock, options):
     """The rows of `which` ("forward" or "backward"), in the methods' order."""
-    q, k, v, d_o = tensors
-    names = ("o",) if which == "forward" else ("dq", "dk", "dv")
-    size = lambda *xs: sum(x.numel() * x.element_size() for x in xs)
-    rows, starts, complete = [], {}, {}
+    rows, starts = [], {}
     for method in methods:
-        if which not in method.passes:
-            continue
-        row = {"method": method.name, "ours": method.ours, "not_run": None}
-        rows.append(row)
-        if which == "forward":
-            start = lambda method=method: lambda: method.forward(q, k, v)
-            whole, results = start(), size(q)
-            checked = (lambda: (method.forward(q, k, v, nan=True),)) if method.ours else (lambda: (whole(),))
-        else:
-            start = lambda method=method: method.begin_backward(q, k, v, d_o)
-            whole, results = lambda start=start: start()(), size(q, q, k, v)  # o, dq, dk, dv
-            checked = (lambda: method.begin_backward(q, k, v, d_o, nan=True)()) if method.ours else whole
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                outputs = dict(zip(names, checked()))
-                row["errors"] = errors(outputs, truth)
-                del outputs
-                whole()  # what a first call allocates once and keeps is no method's memory
-                row["extra_bytes"] = extra_bytes(whole, results)
-            except StepError as error:
-                if error.code != 3:
-                    raise
-                row["not_run"] = str(error)
-            except (RuntimeError, ImportError) as error:
-                row["not_run"] = why_sdpa_refused(caught, method.name) or first_line(error)
-        gc.collect()
-        still_alive()
-        if row["not_run"]:
-            torch.cuda.empty_cache()
-        else:
-            starts[method.name], complete[method.name] = start, whole
+        if which in method.passes:
+            rows.append({"method": method.name, "ours": method.ours, "not_run": None})
+            start = try_once(rows[-1], which, method, tensors, truth)
+            if not rows[-1]["not_run"]:
+                starts[method.name] = start
 
     times, lost = measure(starts, clock, options.repeat)
     flops = 4 * options.head_dim * options.batch * options.heads * visible_pairs(options.seqlen, options.causal) * (BACKWARD_FLOPS if which == "backward" else 1)
     for row in rows:
         name = row["method"]
         row["not_run"] = row["not_run"] or lost.get(name)
-        if row["not_run"]:
-            continue
-        row["time"] = times[name]
-        row["tflops"] = flops / times[name]["median_ms"] / 1e9
-        try:
-            work = starts[name]()
-            torch.cuda.synchronize()
-            kernels, copies = kernels_of(work)
-            if not kernels:
-                raise RuntimeError("torch.profiler recorded no kernel (are its counters free, and CUPTI there?)")
-            row["kernels"], row["copies"] = [{"name": kernel, "us": us} for kernel, us in kernels], copies
-        except RuntimeError as error:
-            row["kernels"], row["kernels_reason"] = None, first_line(error)
-            still_alive()
+        if not row["not_run"]:
+            row["time"], row["tflops"] = times[name], flops / times[name]["median_ms"] / 1e9
+            profile(row, starts[name])
     judge(which, rows, options)
     return rows
 
@@ -196,7 +204,7 @@ def visible_pairs(n, causal):
 
 
 def judge(which, rows, options):
-    """Sets "pass" of our rows (None where there is nothing to judge by) and what it was measured with."""
+    """Sets "pass" of our rows, None where there is nothing to judge by."""
     eager = next((row for row in rows if row["method"] == "eager" and not row["not_run"]), None)
     for row in rows:
         if not row["ours"] or row["not_run"]:

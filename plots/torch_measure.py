@@ -127,23 +127,26 @@ def quantile(values, q):
 def measure(starts, clock, repeat):
     """{name: time} of the methods, one run of each in turn, so that clocks and heat fall on all alike. At least 20 rounds and half a
     second per method, or `repeat` rounds. A method that runs out of memory on the way has its reason instead of a time."""
-    for start in starts.values():
-        clock.allow_for(host_ms(start))
     runs, lost = {name: [] for name in starts}, {}
-    began, rounds = time.perf_counter(), 0
-    while rounds < repeat if repeat else rounds < 20 or time.perf_counter() - began < 0.5 * len(starts):
-        rounds += 1
+
+    def turn(act):
+        """act(name, start) for every method that still runs."""
         for name, start in starts.items():
             if name in lost:
                 continue
             try:
-                work = start()
-                runs[name].append(clock.time(work))
-                del work
+                act(name, start)
             except torch.cuda.OutOfMemoryError as error:
                 lost[name] = first_line(error)
+            if name in lost:  # after the exception, whose traceback holds tensors
                 gc.collect()
                 torch.cuda.empty_cache()
+
+    turn(lambda name, start: clock.allow_for(host_ms(start)))
+    began, rounds = time.perf_counter(), 0
+    while rounds < repeat if repeat else rounds < 20 or time.perf_counter() - began < 0.5 * len(starts):
+        rounds += 1
+        turn(lambda name, start: runs[name].append(clock.time(start())))
     times = {}
     for name, measured in runs.items():
         if name not in lost:
