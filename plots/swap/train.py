@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the swap check's model on train.txt and writes weights.npz beside this file. Needs PyTorch; minutes on two CPU cores.
 
-    python3 plots/swap/train.py [--steps 3000] [--out FILE]
+    python3 plots/swap/train.py [--steps 1600] [--out FILE]
 """
 import argparse
 import json
@@ -34,8 +34,8 @@ def initial_weights(characters, generator):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=1600)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate of AdamW")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=pathlib.Path, default=FOLDER / "weights.npz")
