@@ -73,6 +73,32 @@ def exactness(round_):
     return results
 
 
+def half(round_):
+    """fp16 and bf16: default inputs, abs and large scores, d 64 and 128, causal or not, ragged too; then what must be refused."""
+    cases = list(itertools.product(STEPS, ("fp16", "bf16"), (64, 1000, 4096), (64, 128), (False, True), ("randn", "abs", "randn:4")))
+
+    def one(case):
+        step, dtype, n, d, causal, init = case
+        run, code, stderr = round_.run(step, "--dtype", dtype, "--heads", 2, "--seqlen", n, "--head-dim", d, "--init", init, "--repeat", 2, *(["--causal"] if causal else []))
+        return case, code, worst(run) if run and code == 0 else None, stderr
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(one, cases))
+    bad = [f"{case}: exit {code} {stderr.strip().splitlines()[-1:]}" for case, code, _, stderr in results if code != 0]
+    for text in bad[:10]:
+        print("   ", text)
+    for dtype in ("fp16", "bf16"):
+        by_step = {step: max((w for case, _, w, _ in results if case[:2] == (step, dtype) and w is not None), default=float("nan")) for step in STEPS}
+        round_.line(f"exactness, {dtype}", not any(dtype in text for text in bad),
+                    f"{sum(case[1] == dtype for case in cases)} runs; worst share of what is allowed: " + "  ".join(f"{s} {w:.2f}" for s, w in by_step.items()))
+    for step, dtype, flags in itertools.product(STEPS, ("fp16", "bf16"), (["--seqlen-q", 1001, "--seqlen-k", 503, "--causal"], ["--seqlen", 130, "--head-dim", 63], ["--seqlen", 130, "--head-dim", 256])):
+        _, code, stderr = round_.run(step, "--dtype", dtype, "--heads", 2, *flags, "--repeat", 2)
+        if code != 0:
+            round_.line(f"{step} {dtype} {' '.join(map(str, flags))}", False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
+    _, code, stderr = round_.run("step04", "--dtype", "fp16", "--init", "const:70000", "--seqlen", 64)
+    round_.line("70000 in fp16", code == 2 and "too large for fp16" in stderr, f"exit {code}: {stderr.strip()}")
+
+
 def special_runs(round_):
     for step, causal in itertools.product(("step04", "step05"), (False, True)):
         run, code, stderr = round_.run(step, "--seqlen", 131072, "--heads", 16 if step == "step04" else 2, "--repeat", 1, *(["--causal"] if causal else []))
@@ -207,7 +233,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--ctest-log", type=pathlib.Path)
     parser.add_argument("--ctest-code", type=int, default=0)
-    parser.add_argument("--only", help="comma-separated parts: exactness, special, sanitizer, counters, speed")
+    parser.add_argument("--only", help="comma-separated parts: exactness, half, special, sanitizer, counters, speed")
     options = parser.parse_args()
     round_ = Round(options.folder, options.out)
     if options.ctest_log:
@@ -216,7 +242,7 @@ def main():
         for line in lines:
             if "Failed" in line or "Skipped" in line or "FAILED" in line:
                 print("   ", line)
-    parts = {"speed": speed, "counters": counters, "special": special_runs, "exactness": exactness, "sanitizer": sanitizer}
+    parts = {"speed": speed, "counters": counters, "special": special_runs, "exactness": exactness, "half": half, "sanitizer": sanitizer}
     for name, part in parts.items():
         if options.only and name not in options.only.split(","):
             continue
