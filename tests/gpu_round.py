@@ -33,8 +33,10 @@ class Round:
         self.folder, self.out, self.lines, self.failures = folder.resolve(), out, [], []
 
     def run(self, step, *flags, timeout=300):
-        """Runs a step on the GPU; returns its JSON (None when there is none) and its exit code."""
-        code, stdout, stderr, seconds = call([self.folder / step, "--device", "gpu", *flags, "--json", "-"], timeout)
+        """Runs a step on the GPU; returns its JSON (None when there is none), its exit code and stderr. The counters stay off
+        unless --traffic is among the flags: one process at a time may hold them, and several run at once here."""
+        traffic = [] if "--traffic" in flags else ["--traffic", "off"]
+        code, stdout, stderr, seconds = call([self.folder / step, "--device", "gpu", *flags, *traffic, "--json", "-"], timeout)
         with open(self.out / "steps.log", "a") as log:
             log.write(f"$ {step} {' '.join(map(str, flags))}   exit {code}, {seconds:.1f} s\n{stderr}\n")
         return (json.loads(stdout) if stdout.strip().startswith("{") else None), code, stderr
@@ -132,7 +134,7 @@ def sanitizer(round_):
 
     def one(case):
         tool, step, causal = case
-        flags = ["--device", "gpu", "--seqlen", 77, "--heads", 2, "--head-dim", 64, "--repeat", 1] + (["--causal"] if causal else [])
+        flags = ["--device", "gpu", "--seqlen", 77, "--heads", 2, "--head-dim", 64, "--repeat", 1, "--traffic", "off"] + (["--causal"] if causal else [])
         code, stdout, stderr, _ = call(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, round_.folder / step, *flags], 280)
         return case, code, stdout + stderr
 
@@ -153,7 +155,7 @@ def counters(round_):
                                 ("step02", "scores", ["--seqlen", 1024, "--heads", 4]), ("step02", "values", ["--seqlen", 1024, "--heads", 4])):
         metric = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
         code, stdout, stderr, _ = call(["ncu", "--clock-control", "none", "--csv", "--metrics", metric, "-k", f"regex:^{kernel}", "-c", 1, round_.folder / step,
-                                        "--device", "gpu", *flags, "--check", "none", "--repeat", 1], 200)
+                                        "--device", "gpu", *flags, "--check", "none", "--repeat", 1, "--traffic", "off"], 200)
         rows = [line for line in stdout.splitlines() if metric in line]
         if not rows:
             round_.line("requested bytes by counter", None, f"ncu gave no figure: {(stdout + stderr).strip().splitlines()[-1:]}")
@@ -162,6 +164,40 @@ def counters(round_):
         run, _, _ = round_.run(step, *flags, "--plan")
         expected = next(k["requested_expected_bytes"]["load"] for k in run["kernels"] if k["name"] == kernel)
         round_.line(f"loads of {step} {kernel}", measured == expected, f"counter {measured}, formula {expected} bytes ({' '.join(map(str, flags))})")
+
+
+def traffic(round_):
+    """Measured bytes beside expected ones, from the counters that each step reads itself; and what shows when it may not."""
+    measure = ["--traffic", "auto", "--check", "none", "--repeat", 1]
+    limits = {"step02": 0.03, "step03": 0.10, "step04": 0.10}  # fp32: spills reach memory. step01 moves partial lines
+    for name, b, h, n, d in PEER_SHAPES:
+        for step in STEPS:
+            run, code, stderr = round_.run(step, "--batch", b, "--heads", h, "--seqlen", n, "--head-dim", d, *measure)
+            if not run:
+                round_.line(f"traffic of {step}, {name}", False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
+                continue
+            for method in run["methods"]:
+                bytes_ = method["traffic"]
+                where = f"traffic of {step} {method['name']}, {name}"
+                if bytes_["hbm_measured_bytes"] is None:
+                    round_.line(where, None, bytes_["hbm_measured_reason"] if "hbm_measured_reason" in bytes_ else "no reason")
+                    continue
+                ratio = bytes_["hbm_measured_bytes"] / bytes_["hbm_expected_bytes"]
+                loads = (bytes_["requested_measured_bytes"] or {}).get("load")
+                round_.line(where, abs(ratio - 1) <= limits[step] if step in limits else None,
+                            f"HBM {bytes_['hbm_measured_bytes']} measured, {bytes_['hbm_expected_bytes']} expected ({ratio:.3f}); loads {loads}, formula {bytes_['requested_expected_bytes']['load']}; "
+                            f"L2→SM {bytes_['l2_to_sm_measured_bytes']}; spills {bytes_['spill_bytes']}")
+                if step in ("step02", "step03", "step04") and loads is not None:
+                    round_.line(f"loads to the byte, {step}, {name}", loads == bytes_["requested_expected_bytes"]["load"], f"{loads - bytes_['requested_expected_bytes']['load']:+} bytes")
+    run, code, _ = round_.run("step02", "--heads", 1, "--seqlen", 2048, *measure)
+    if run:
+        bytes_ = run["traffic"]
+        fits = 2048 * 2048 * 4 <= run["l2_bytes"]
+        round_.line("S in the L2", code == 0 and bool(bytes_["cache_regime"]) == fits, f"{bytes_['cache_regime']}: {bytes_['hbm_measured_bytes']} measured, {bytes_['hbm_expected_bytes']} expected")
+    code, stdout, stderr, _ = call(["env", "ATTN_CUPTI_FAKE_ERROR=35", round_.folder / "step04", "--device", "gpu", "--seqlen", 512, "--heads", 2])
+    round_.line("counters refused", code == 0 and "n/a (no permission" in stdout, f"exit {code}")
+    code, stdout, stderr, _ = call(["env", "ATTN_CUPTI_LIBRARY=/no/such/libcupti.so", round_.folder / "step04", "--device", "gpu", "--seqlen", 512, "--heads", 2])
+    round_.line("libcupti hidden", code == 0 and "n/a (" in stdout, f"exit {code}")
 
 
 EAGER = """
@@ -233,7 +269,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--ctest-log", type=pathlib.Path)
     parser.add_argument("--ctest-code", type=int, default=0)
-    parser.add_argument("--only", help="comma-separated parts: exactness, half, special, sanitizer, counters, speed")
+    parser.add_argument("--only", help="comma-separated parts: exactness, half, special, sanitizer, traffic, counters, speed")
     options = parser.parse_args()
     round_ = Round(options.folder, options.out)
     if options.ctest_log:
@@ -242,7 +278,7 @@ def main():
         for line in lines:
             if "Failed" in line or "Skipped" in line or "FAILED" in line:
                 print("   ", line)
-    parts = {"speed": speed, "counters": counters, "special": special_runs, "exactness": exactness, "half": half, "sanitizer": sanitizer}
+    parts = {"speed": speed, "traffic": traffic, "counters": counters, "special": special_runs, "exactness": exactness, "half": half, "sanitizer": sanitizer}
     for name, part in parts.items():
         if options.only and name not in options.only.split(","):
             continue

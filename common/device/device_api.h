@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/harness/step.h"
 
 namespace attention {
+
+class MeasurableDevice;  // traffic/measure.h
 
 /// What is known of one launch after a measured or counted run.
 struct LaunchRecord {
@@ -44,6 +47,12 @@ class Device {
 
   /// Runs `work` and returns one record per launch in order.
   virtual std::vector<LaunchRecord> record(const std::function<void()>& work) = 0;
+
+  /// The device as its hardware counters are read; null where there are none (CPU).
+  virtual MeasurableDevice* measurable() { return nullptr; }
+
+  /// Bytes per second that the HBM can move at most; empty where that is not known. A rate above it went through a cache.
+  virtual std::optional<double> hbm_peak() const { return std::nullopt; }
 };
 
 /// How many GPUs the driver shows, and if the GPU cannot be used although one is present, why ("" = fine).

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 #include "common/harness/choose.h"
+#include "common/harness/regime.h"
 
 namespace attention {
 
@@ -42,20 +45,48 @@ std::string exactness(const RunResult& r, const MethodResult& method) {
   return text;
 }
 
+std::string bytes_or_na(const std::optional<int64_t>& bytes) { return bytes ? human_bytes(*bytes) : "n/a"; }
+
+/// What the counters said in all, to the byte, or why they said nothing.
+std::string measured(const RunResult& r, const MethodResult& m) {
+  const std::string reason = not_measured_reason(r, m);
+  if (!reason.empty()) {
+    std::string text = fmt::format("measured  n/a ({})\n", reason);
+    if (m.measured && !m.measured->advice.empty()) text += fmt::format("          {}\n", m.measured->advice);
+    return text;
+  }
+  const CounterBytes& together = m.measured->together;
+  const auto bytes = [&](Counter counter) { return together[counter] ? fmt::format("{}", *together[counter]) : "n/a"; };
+  const std::vector<TensorBytes> requested = m.requested();
+  const auto beside_formula = [&](Counter counter, int64_t formula) { return together[counter] ? fmt::format(" (formula {:+})", *together[counter] - formula) : ""; };
+  std::string text = fmt::format("measured  HBM read {}, write {} · L2→SM {} · requested: load {}{}, store {}{} · spills: load {}, store {}\n", bytes(Counter::hbm_read),
+                                 bytes(Counter::hbm_write), bytes(Counter::l2_to_sm), bytes(Counter::requested_load),
+                                 beside_formula(Counter::requested_load, total_load(requested)), bytes(Counter::requested_store),
+                                 beside_formula(Counter::requested_store, total_store(requested)), bytes(Counter::spill_load), bytes(Counter::spill_store));
+  if (m.expected.size() > 1) text += "          a kernel's row: alone, from a cold L2; together: as they follow each other, so less where the L2 carries from one to the next\n";
+  for (const std::string& why : std::set<std::string>(m.measured->why_not.begin(), m.measured->why_not.end()))
+    if (!why.empty()) text += fmt::format("          n/a above: {}\n", why);
+  return text;
+}
+
 std::string traffic(const RunResult& r, const MethodResult& m) {
-  std::string text = fmt::format("{:<20}{:>14}{:>15}{:>18}{:>13}{:>12}\n", "traffic", "HBM expected", "HBM measured", "L2→SM measured", "requested", r.device == DeviceKind::gpu ? "time" : "emulated");
-  const auto row = [&](const std::string& name, const std::vector<TensorBytes>& hbm, bool at_least, const std::vector<TensorBytes>& requested, const std::string& time) {
-    text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}{:>12}\n", name, (at_least ? ">= " : "") + human_bytes(total(hbm)), "n/a", "n/a", human_bytes(total(requested)), time);
+  std::string text = fmt::format("{:<20}{:>14}{:>15}{:>16}{:>13}{:>12}\n", "traffic", "HBM expected", "HBM measured", "L2→SM measured", "requested", r.device == DeviceKind::gpu ? "time" : "emulated");
+  const bool has_counters = m.measured && m.measured->measured();
+  const auto row = [&](const std::string& name, const std::vector<TensorBytes>& hbm, bool at_least, const CounterBytes* counters, const std::vector<TensorBytes>& requested,
+                       const std::string& time) {
+    text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}{:>12}\n", name, (at_least ? ">= " : "") + human_bytes(total(hbm)),
+                        bytes_or_na(counters ? hbm_total(*counters) : std::nullopt), bytes_or_na(counters ? (*counters)[Counter::l2_to_sm] : std::nullopt),
+                        human_bytes(total(requested)), time);
   };
   bool at_least = false;
   for (size_t n = 0; n < m.expected.size(); ++n) {
     const KernelCost& kernel = m.expected[n];
-    row(kernel.name, kernel.hbm, kernel.hbm_at_least, kernel.requested, n < m.launches.size() ? human_ms(m.launches[n].time_ms) : "");
+    row(kernel.name, kernel.hbm, kernel.hbm_at_least, has_counters ? &m.measured->kernels.at(n) : nullptr, kernel.requested, n < m.launches.size() ? human_ms(m.launches[n].time_ms) : "");
     at_least = at_least || kernel.hbm_at_least;
   }
-  if (m.expected.size() > 1) row("together", m.hbm(), at_least, m.requested(), "");
+  if (m.expected.size() > 1) row("together", m.hbm(), at_least, has_counters ? &m.measured->together : nullptr, m.requested(), "");
   const std::vector<TensorBytes> hbm_pairs = pairs_only(m.hbm());
-  text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}", "S and P", hbm_pairs.empty() ? "0 MB" : human_bytes(total(hbm_pairs)), "n/a", "n/a", human_bytes(total(pairs_only(m.requested()))));
+  text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}", "S and P", hbm_pairs.empty() ? "0 MB" : human_bytes(total(hbm_pairs)), "", "", human_bytes(total(pairs_only(m.requested()))));
   if (hbm_pairs.empty() && !m.backward) text += fmt::format("  (step02 moves {})", human_bytes(4 * r.problem.S() * bytes_per_element(r.problem.dtype)));
   for (const MethodResult& other : r.methods)
     if (hbm_pairs.empty() && &other != &m && other.backward && m.backward) text += fmt::format("  ({} moves {})", other.name, human_bytes(total(pairs_only(other.hbm()))));
@@ -67,12 +98,18 @@ std::string traffic(const RunResult& r, const MethodResult& m) {
   text += has_counts ? fmt::format(" · counted: load {}, store {}\n", total_load(counted), total_store(counted)) : std::string(" · counted n/a\n");
   text += fmt::format("flops     useful {} · executed {}", m.useful_flops, m.executed_flops());
   text += has_counts ? fmt::format(" · counted {}\n", m.counted_flops()) : std::string("\n");
-  text += fmt::format("          measured n/a: {}{}\n", not_measured_reason(r), has_counts || r.planned_only ? "" : "; counted n/a: the CPU executor counts (--device cpu)");
-  if (r.l2_bytes > 0)
-    for (const Scratch& buffer : m.scratch)
-      if (buffer.quadratic && buffer.bytes <= r.l2_bytes)
-        text += fmt::format("          {} {} fits this L2 ({}): the HBM formula does not apply\n", buffer.name, human_bytes(buffer.bytes), human_bytes(r.l2_bytes));
+  text += measured(r, m);
+  if (!has_counts && !r.planned_only) text += "          counted n/a: the CPU executor counts (--device cpu)\n";
+  for (const std::string& line : cache_regime(r.problem, m.expected, m.scratch, r.l2_bytes)) text += fmt::format("cache     {}\n", line);
   return text;
+}
+
+std::string rate(const RunResult& r, const MethodResult& m) {
+  if (!m.time || m.time->emulated) return "";
+  const std::optional<HbmRate> rate = hbm_rate(m.measured ? hbm_total(m.measured->together) : std::nullopt, total(m.hbm()), m.time->median_ms, r.hbm_peak);
+  const std::string peak = r.hbm_peak ? fmt::format("this GPU's HBM peaks at {}/s", human_bytes(std::llround(*r.hbm_peak))) : "this GPU's peak is not known";
+  const std::string source = rate->measured ? "measured" : "expected";
+  return fmt::format("rate      {}/s of {} bytes over time{}, {}\n", human_bytes(std::llround(rate->bytes_per_s)), source, rate->cache_resident ? ": cache-resident" : "", peak);
 }
 
 std::string time(const RunResult& r, const MethodResult& m) {
@@ -117,11 +154,11 @@ std::string human_bytes(int64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-std::string not_measured_reason(const RunResult& r) {
+std::string not_measured_reason(const RunResult& r, const MethodResult& m) {
+  if (m.measured) return m.measured->reason;
   if (!r.options.traffic) return "switched off (--traffic off)";
   if (r.planned_only) return "nothing ran (--plan)";
-  if (r.device == DeviceKind::cpu) return "the CPU executor has no HBM";
-  return "hardware counters are not read yet";
+  return m.not_run.empty() ? "the result was wrong" : m.not_run;
 }
 
 std::string report_text(const RunResult& r) {
@@ -131,7 +168,7 @@ std::string report_text(const RunResult& r) {
     if (!method.backward || &method == &last) text += exactness(r, method);
   if (!r.planned_only && r.verdict.find("not claimed") != std::string::npos) text += fmt::format("          {}\n", r.verdict);
   if (r.methods.size() > 1) text += methods(r);
-  text += traffic(r, last) + time(r, last) + memory(r, last);
+  text += traffic(r, last) + time(r, last) + rate(r, last) + memory(r, last);
   if (r.planned_only)
     text += fmt::format("plan      nothing ran; the run needs {} bytes of this device's memory, {} are free{}\n", r.needed_bytes, r.free_bytes,
                         r.needed_bytes > r.free_bytes ? ": it does not fit" : "");

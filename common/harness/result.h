@@ -12,6 +12,7 @@
 #include "common/harness/problem.h"
 #include "common/harness/step.h"
 #include "common/harness/timing.h"
+#include "common/traffic/measure.h"
 
 namespace attention {
 
@@ -25,6 +26,7 @@ struct MethodResult {
   std::vector<Scratch> scratch;
   std::vector<CheckResult> checks;      // empty with --check none
   std::optional<TimeStats> time;
+  std::optional<MeasuredTraffic> measured;  // empty: not asked for, or nothing ran
   int64_t useful_flops = 0;
 
   int64_t extra_bytes() const;          // the scratch buffers together
@@ -47,6 +49,7 @@ struct RunResult {
   DeviceKind device = DeviceKind::cpu;
   std::string device_name, device_note;  // the note: why the choice fell on the CPU executor
   int64_t l2_bytes = 0;                  // 0: none
+  std::optional<double> hbm_peak;        // bytes per second, as Device::hbm_peak
   int64_t free_bytes = 0;                // before the run
   int64_t needed_bytes = 0;              // what the run takes from the device, tensors and all
   std::optional<int64_t> device_bytes_used;  // the driver's figure: how much less was free during the run

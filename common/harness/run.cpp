@@ -15,6 +15,7 @@
 #include "common/harness/memory.h"
 #include "common/harness/npy.h"
 #include "common/harness/trace.h"
+#include "common/traffic/cupti.h"
 
 namespace attention {
 
@@ -112,6 +113,14 @@ class Run {
     }
   }
 
+  /// Runs the method some more times, for its traffic. After the timed runs of all methods: a profiler in the process slows launches.
+  void measure_method(const Method& method, MethodResult& into) {
+    progress_.stage(fmt::format("{} {}: measuring traffic", step_.id, method.name));
+    MeasurableDevice* gpu = device_.measurable();
+    if (gpu && method.prepare) method.prepare(problem_, tensors_);
+    into.measured = measure_traffic(gpu, [&] { method.run(problem_, tensors_); }, static_cast<int>(into.launches.size()), open_cupti);
+  }
+
   /// The whole outputs, of the last method that computed each.
   const std::vector<Output>& outputs() const { return outputs_; }
   const Reference* reference() const { return reference_.get(); }
@@ -172,7 +181,7 @@ class Run {
       const ReferenceTensor& truth = output.name == "o" ? reference_->o : output.name == "lse" ? reference_->lse : output.name == "dq" ? reference_->dq
                                      : output.name == "dk" ? reference_->dk : reference_->dv;
       into.checks.push_back(check_output(output.name, problem_, output.values, truth, selection_, default_inputs, into.grows_quadratically()));
-      if (!into.checks.back().pass) fail(fmt::format("{}: {}: {}", method.name, output.name, into.checks.back().reason));
+      if (!into.checks.back().pass) fail(fmt::format("{}: {}", method.name, into.checks.back().reason));
     }
   }
 
@@ -320,6 +329,7 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
   result.device_name = device.name();
   result.device_note = chosen.note;
   result.l2_bytes = device.l2_bytes();
+  result.hbm_peak = device.hbm_peak();
   result.free_bytes = device.free_bytes();
   result.options = options;
   result.planned_only = options.plan;
@@ -351,6 +361,8 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
   if (device.kind() == DeviceKind::gpu) result.device_bytes_used = result.free_bytes - device.free_bytes();
   for (size_t n = 0; n < step.methods.size(); ++n)
     if (result.methods[n].not_run.empty()) run.run_method(step.methods[n], result.methods[n]);
+  for (size_t n = 0; n < step.methods.size(); ++n)
+    if (options.traffic && result.failures.empty() && result.methods[n].not_run.empty()) run.measure_method(step.methods[n], result.methods[n]);
 
   if (const Reference* reference = run.reference()) {
     result.verdict = verdict(result.failures.empty(), problem.dtype, *reference);

@@ -28,6 +28,7 @@ void LaunchLog::before(const char* name, const void* kernel, int64_t grid, int /
                std::string(name) + " asking for " + std::to_string(sram_bytes) + " bytes of SRAM");
     allowed = sram_bytes;
   }
+  if (before_launch_) before_launch_();
   last_kernel_ = name;
   if (!recording_) return;
   Timed timed{};
@@ -44,6 +45,12 @@ void LaunchLog::before(const char* name, const void* kernel, int64_t grid, int /
 void LaunchLog::after(const char* name) {
   cuda_check(cudaGetLastError(), std::string("launch of ") + name);
   if (recording_) cuda_check(cudaEventRecord(timed_.back().end), name);
+  if (after_launch_) after_launch_();
+}
+
+void LaunchLog::watch(std::function<void()> before, std::function<void()> after) {
+  before_launch_ = std::move(before);
+  after_launch_ = std::move(after);
 }
 
 void LaunchLog::start_recording() {
