@@ -118,8 +118,10 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
         const auto add_stored = [&, dtype = dtype](ReferenceTensor& tensor, int64_t at, double term) {
           if (dtype != Dtype::fp32) tensor.stored[at] += term;
         };
+        double mean_score = 0;
         for (int j = 0; j < seqlen_k; ++j)
-          if (c.problem.visible(i, j)) add_stored(r.lse, row, std::exp(s[j] - lse) * std::abs(s[j]));
+          if (c.problem.visible(i, j)) mean_score += std::exp(s[j] - lse) * std::abs(s[j]);
+        add_stored(r.lse, row, mean_score);
         double delta = 0, delta_abs = 0;
         for (int x = 0; x < d; ++x) {
           double o = 0, o_allowance = 0;
@@ -128,10 +130,10 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
             const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), v = c.at_key(c.v, h, j, x), d_o = c.at_query(c.d_o, h, i, x);
             o += p * v;
             o_allowance += (p * w + e * std::exp(largest - lse)) * std::abs(v);
-            add_stored(r.o, row * d + x, (p * std::abs(s[j]) + 2 * e) * std::abs(v));
+            add_stored(r.o, row * d + x, (p * (std::abs(s[j]) + mean_score) + 2 * e) * std::abs(v));
             r.dv.value[(h * seqlen_k + j) * d + x] += p * d_o;
             r.dv.allowance[(h * seqlen_k + j) * d + x] += (p * w + e) * std::abs(d_o);
-            add_stored(r.dv, (h * seqlen_k + j) * d + x, (p * std::abs(s[j]) + 2 * e) * std::abs(d_o));
+            add_stored(r.dv, (h * seqlen_k + j) * d + x, (p * (std::abs(s[j]) + mean_score) + 2 * e) * std::abs(d_o));
           }
           r.o.value[row * d + x] = o;
           r.o.allowance[row * d + x] = o_allowance;
@@ -148,7 +150,7 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           }
           const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3});
           const double ds = softmax_scale * p * (dp - delta), parts = size * (dp_abs + delta_abs);
-          const double ds_allowance = p * w * parts + e, ds_stored = (p * (1 + std::abs(s[j])) + 2 * e) * parts;
+          const double ds_allowance = p * w * parts + e, ds_stored = (p * (1 + std::abs(s[j]) + mean_score) + 2 * e) * parts;
           for (int x = 0; x < d; ++x) {
             const double q = c.at_query(c.q, h, i, x), k = c.at_key(c.k, h, j, x);
             r.dq.value[row * d + x] += ds * k;

@@ -67,8 +67,9 @@ struct ReferenceTensor {
 /// In half precision (problem.dtype) P and dS are rounded to the type, and below its normal numbers by up to half the smallest
 /// subnormal: e = least_pair(dtype) for each visible pair joins P_ij w_ij in the allowance of dv and the whole coefficient of |k_jc|,
 /// |q_ic| in those of dq and dk; in that of o it is e max_j P_ij, since there the largest weight is 1 when they are rounded. Besides:
-///   stored of o, dv    sum (P_ij |s_ij| + 2e) |v_jc|, |dO_ic|           of lse   sum_j P_ij |s_ij|
-///   stored of dq, dk   |scale| sum (P_ij (1 + |s_ij|) + 2e) (|dP|_ij + |D|_i) |k_jc|, |q_ic|
+///   stored of lse      |s|_i = sum_j P_ij |s_ij|
+///   stored of o, dv    sum (P_ij (|s_ij| + |s|_i) + 2e) |v_jc|, |dO_ic|
+///   stored of dq, dk   |scale| sum (P_ij (1 + |s_ij| + |s|_i) + 2e) (|dP|_ij + |D|_i) |k_jc|, |q_ic|
 /// derived in docs/precision.md.
 /// Sources: FlashAttention (Dao et al. 2022), section 3.1 and appendix B.2, B.4 for the gradients.
 struct Reference {

@@ -112,6 +112,7 @@ struct RowStatistics {
   double weight = 0;     // max(1, max_j |s_ij| / 3): the part of w_ij that the row shares
   double delta = 0;      // sum_c dO_ic o_ic
   double delta_abs = 0;  // sum_c |dO_ic o_ic|
+  double mean_score = 0; // sum_j P_ij |s_ij|; in half precision alone
 };
 
 struct Run {
@@ -201,7 +202,7 @@ class QueryBlock {
       const double lse = statistics_[r].largest + std::log(statistics_[r].total);  // -inf + -inf for a row that sees no key
       reference.lse.value[first + r] = lse;
       reference.lse.allowance[first + r] = seen_[r] == 0 ? 0 : std::max({1.0, std::abs(lse), largest_a_[r] / 3});
-      if (run_.half) reference.lse.stored[first + r] = mean_score_[r];
+      if (run_.half) reference.lse.stored[first + r] = statistics_[r].mean_score;
     }
   }
 
@@ -235,13 +236,12 @@ class QueryBlock {
     }
   }
 
-  /// Scores to probabilities: p_ becomes P_ij, p_weighted_ P_ij w_ij and p_stored_ P_ij |s_ij| + 2e, 0 for the keys that row r does not see.
+  /// Scores to probabilities: p_ becomes P_ij, p_weighted_ P_ij w_ij and p_stored_ what storing S adds, 0 for the keys that row r does not see.
   void softmax() {
     statistics_.resize(count_);
     largest_a_.resize(count_);
     largest_score_.resize(count_);
     mean_weight_.resize(count_);
-    mean_score_.resize(count_);
     for (int64_t r = 0; r < count_; ++r) {
       double* s = p(r, 0);
       double* a = weighted(r, 0);
@@ -260,11 +260,10 @@ class QueryBlock {
         s[j] /= row.total;
         a[j] = s[j] * std::max(row.weight, a[j] / 3);
         mean_weight_[r] += a[j];
-        if (!run_.half) continue;
-        const double score = s[j] * stored(r, 0)[j];
-        mean_score_[r] += score;
-        stored(r, 0)[j] = score + 2 * run_.least;
+        if (run_.half) row.mean_score += s[j] * stored(r, 0)[j];
       }
+      if (run_.half)
+        for (int64_t j = 0; j < seen_[r]; ++j) stored(r, 0)[j] = s[j] * (stored(r, 0)[j] + row.mean_score) + 2 * run_.least;
       std::fill(s + seen_[r], s + keys_pitch_, 0.0);
       std::fill(a + seen_[r], a + keys_pitch_, 0.0);
     }
@@ -287,7 +286,7 @@ class QueryBlock {
   std::vector<double> p_, p_weighted_, p_stored_;  // the last in half precision alone
   std::vector<double> o_, o_abs_, o_stored_;
   std::vector<RowStatistics> statistics_;
-  std::vector<double> largest_a_, largest_score_, mean_weight_, mean_score_;
+  std::vector<double> largest_a_, largest_score_, mean_weight_;
 };
 
 /// dK and dV of up to kTile key rows of one head, and their allowances: one loop over the queries, kTile at a time.
@@ -324,7 +323,7 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
         const double parts = std::abs(run.scale) * (dp_abs[j] + row.delta_abs);
         ds[j * kTile + i] = run.scale * probability * (dp[j] - row.delta);
         ds_abs[j * kTile + i] = weighted * parts + least;
-        p_stored[j * kTile + i] = probability * std::abs(run.scale * s[j]) + 2 * least;
+        p_stored[j * kTile + i] = probability * (std::abs(run.scale * s[j]) + row.mean_score) + 2 * least;
         ds_stored[j * kTile + i] = (probability + p_stored[j * kTile + i]) * parts;
       }
     }

@@ -1,6 +1,6 @@
 // The float64 reference on a GPU: plain CUDA in double, its own tiles and products. Two kernels do everything. Both let a block own
 // up to kOwn selected rows (queries, or keys for dK and dV) of one head and loop over the rows of the other side in tiles of kOther:
-//   row_statistics   maximum and sum of the softmax, max |s| and max A of query rows
+//   row_statistics   maximum and sum of the softmax, max |s|, mean |s| and max A of query rows
 //   weighted_sum     one of O, dQ, dV, dK and its allowance: recomputes S (and dP), turns them into the two coefficients of each
 //                    pair - the value's and the allowance's - and sums the other side's rows with them. In half precision it runs
 //                    once more for the second kind of allowance, `stored`
@@ -131,7 +131,7 @@ __device__ void load_own_rows(int64_t (&own_row)[kOwn], const Group& group, cons
   __syncthreads();  // own_row is complete
 }
 
-/// Maximum and sum of the softmax, max |s| and max A of the group's query rows. One block per group. The sum runs along with its maximum, as in the online
+/// Maximum and sum of the softmax, max |s|, sum_j P_ij |s_ij| and max A of the group's query rows. One block per group. The sum runs along with its maximum, as in the online
 /// softmax (Milakov and Gimelshein 2018); in float64 the rescaling costs nothing that 1e-12 would show.
 __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs in, const Group* groups, const int64_t* rows, RowStatistics* statistics) {
   __shared__ ProductTiles tiles;
@@ -142,11 +142,11 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
   const float* q = in.q + group.head * shape.seqlen_q * shape.d;
   const float* k = in.k + group.head * shape.seqlen_k * shape.d;
 
-  double largest[kPerOwn], total[kPerOwn], largest_score[kPerOwn], largest_a[kPerOwn];
+  double largest[kPerOwn], total[kPerOwn], total_score[kPerOwn], largest_score[kPerOwn], largest_a[kPerOwn];
 #pragma unroll
   for (int a = 0; a < kPerOwn; ++a) {
     largest[a] = -INFINITY;
-    total[a] = largest_score[a] = largest_a[a] = 0;
+    total[a] = total_score[a] = largest_score[a] = largest_a[a] = 0;
   }
   const Range keys = visible_range(shape, true, own_row[0], own_row[group.count - 1]);
   for (int64_t j0 = keys.first; j0 < keys.end; j0 += kOther) {
@@ -160,7 +160,9 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
         if (i < 0 || j >= keys.end || !shape.visible(i, j)) continue;
         const double score = shape.scale * s[a][b];
         const double now = fmax(largest[a], score);
-        total[a] = total[a] * exp(largest[a] - now) + exp(score - now);
+        const double rescale = exp(largest[a] - now), p = exp(score - now);
+        total[a] = total[a] * rescale + p;
+        total_score[a] = total_score[a] * rescale + p * fabs(score);
         largest[a] = now;
         largest_score[a] = fmax(largest_score[a], fabs(score));
         largest_a[a] = fmax(largest_a[a], fabs(shape.scale) * s_abs[a][b]);
@@ -170,10 +172,12 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
   for (int a = 0; a < kPerOwn; ++a) {
     for (int step = 8; step > 0; step /= 2) {  // the 16 threads of a row are neighbouring lanes
       const double other = __shfl_xor_sync(0xffffffffu, largest[a], step, 16);
-      const double other_total = __shfl_xor_sync(0xffffffffu, total[a], step, 16);
+      const double other_total = __shfl_xor_sync(0xffffffffu, total[a], step, 16), other_score = __shfl_xor_sync(0xffffffffu, total_score[a], step, 16);
       const double now = fmax(largest[a], other);
       // Where both have seen no key the maximum is -inf and there is nothing to add.
-      total[a] = now == -INFINITY ? 0 : total[a] * exp(largest[a] - now) + other_total * exp(other - now);
+      const double rescale = now == -INFINITY ? 0 : exp(largest[a] - now), other_rescale = now == -INFINITY ? 0 : exp(other - now);
+      total[a] = total[a] * rescale + other_total * other_rescale;
+      total_score[a] = total_score[a] * rescale + other_score * other_rescale;
       largest[a] = now;
       largest_score[a] = fmax(largest_score[a], __shfl_xor_sync(0xffffffffu, largest_score[a], step, 16));
       largest_a[a] = fmax(largest_a[a], __shfl_xor_sync(0xffffffffu, largest_a[a], step, 16));
@@ -183,6 +187,7 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
       RowStatistics& row = statistics[group.head * shape.seqlen_q + i];
       row.largest = largest[a];
       row.total = total[a];
+      row.mean_score = total[a] > 0 ? total_score[a] / total[a] : 0;
       row.largest_score = largest_score[a];
       row.largest_a = largest_a[a];
     }
@@ -192,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
 /// One output of the group's rows, columns c0 = (blockIdx.x % col_blocks) * kCols onwards, and its allowance, into rows
 /// group.begin, ... of value and allowance [.., d]. Needs row_statistics of every query row that it meets and, for dQ and dK,
 /// their delta. With Output::o the first column block also leaves the rows' mean weight in `statistics`. `stored`: ReferenceTensor's
-/// stored takes the allowance's place, and sum_j P_ij |s_ij| that of the mean weight.
+/// stored takes the allowance's place.
 template <Output kOutput>
 __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks, bool stored,
                                                          RowStatistics* statistics, double* value, double* allowance) {
@@ -234,8 +239,8 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
           const RowStatistics& row = row_of[i];
           const double w = fmax(fmax(1.0, fabs(shape.scale) * s_abs[a][b] / 3), row.largest_score / 3);
           const double p = exp(shape.scale * s[a][b] - row.largest) / row.total;
-          const double p_score = p * fabs(shape.scale * s[a][b]), p_weight = p * w;
-          weight[a] += stored ? p_score : p_weight;
+          const double p_score = p * (fabs(shape.scale * s[a][b]) + row.mean_score), p_weight = p * w;
+          weight[a] += p_weight;
           if constexpr (needs_dp(kOutput)) {
             const double parts = fabs(shape.scale) * (dp_abs[a][b] + row.delta_abs);
             to_value = p * shape.scale * (dp[a][b] - row.delta);
@@ -279,7 +284,7 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
     const int n = ty + 16 * a;
     if (kOutput == Output::o) {
       for (int step = 8; step > 0; step /= 2) weight[a] += __shfl_xor_sync(0xffffffffu, weight[a], step, 16);
-      if (c0 == 0 && tx == 0 && own_row[n] >= 0) (stored ? row_of[own_row[n]].mean_score : row_of[own_row[n]].mean_weight) = weight[a];
+      if (c0 == 0 && tx == 0 && own_row[n] >= 0) row_of[own_row[n]].mean_weight = weight[a];
     }
     if (own_row[n] < 0) continue;
 #pragma unroll
