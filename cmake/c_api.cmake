@@ -51,7 +51,7 @@ attn_add_c_library(attention_c attention_steps ${parts})
 # step04 with the rescale left out: what was summed before the maximum grew keeps its old scale. The backward is step05's own.
 set(mutant_folder ${CMAKE_BINARY_DIR}/without_rescale)
 set(step04 steps/step04_online_softmax.cu)
-set(rescale "alpha = exp2_or_zero(m[i] - base);")
+set(rescale "alpha = exp2_or_zero(scale * (m[i] - base));")
 file(READ ${step04} text)
 string(FIND "${text}" "${rescale}" first)
 string(FIND "${text}" "${rescale}" last REVERSE)

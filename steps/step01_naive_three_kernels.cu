@@ -39,7 +39,9 @@ scores(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typen
     __syncthreads();  // the tiles are complete
     typename T::Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
-    mask.apply(s, softmax_scale, q0, k0);
+    ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) s(i, j) *= softmax_scale;
+    mask.apply(s, q0, k0);
     store_tile(S.head(head), s, q0, k0);
   }
 }

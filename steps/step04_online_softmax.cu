@@ -34,6 +34,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
   const int64_t head = blockIdx.x / query_tiles, q0 = (query_tiles - 1 - blockIdx.x % query_tiles) * T::kBr;  // causal: the longest first
   const int keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
+  const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
 
   load_tile<T::kThreads>(sram.q, Q.head(head), q0);
   typename T::Output o(warp_row0);
@@ -47,7 +48,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     __syncthreads();  // the tiles are complete
     Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
-    mask.apply(s, kLog2e * softmax_scale, q0, k0);
+    mask.apply(s, q0, k0);
     float m_new[Scores::kRows];
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
       m_new[i] = m[i];
@@ -56,10 +57,10 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     row_max<Scores>(m_new);
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
       const float base = m_new[i] == -INFINITY ? 0 : m_new[i];  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
-      const float alpha = exp2_or_zero(m[i] - base);
+      const float alpha = exp2_or_zero(scale * (m[i] - base));
       ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= alpha;
       float sum = 0;
-      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(s(i, j) - base);
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(scale * (s(i, j) - base));
       l[i] = alpha * l[i] + sum;
       m[i] = m_new[i];
     }
@@ -71,7 +72,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     const int64_t row = q0 + o.row(i);
     const float inverse = l[i] > 0 ? 1 / l[i] : 0;
     ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
-    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, kLn2 * (m[i] + log2f(l[i])));
+    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * m[i] + logf(l[i]));
   }
   store_tile(O.head(head), o, q0);
 }

@@ -124,10 +124,10 @@ keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K
     multiply_abt(ds, sram.v, sram.d_o);
     const bool all_visible = mask.all_visible(q0, T::kBc, k0, T::kBr);
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
-      const float lse = kLog2e * sram.lse.load(0, p.col(j)), row_delta = sram.delta.load(0, p.col(j));
+      const float lse = sram.lse.load(0, p.col(j)), row_delta = sram.delta.load(0, p.col(j));
       ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
         const bool visible = all_visible || mask.visible(q0 + p.col(j), k0 + p.row(i));
-        p(i, j) = visible ? exp2_or_zero(__fmul_rn(kLog2e * softmax_scale, p(i, j)) - lse) : 0;
+        p(i, j) = visible ? exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - lse)) : 0;  // LSE was rounded: so must its score be, not fused
         ds(i, j) = softmax_scale * p(i, j) * (ds(i, j) - row_delta);
       }
     }
@@ -172,13 +172,13 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
 
     typename T::Scores p(warp_row0), ds(warp_row0);
     multiply_abt(p, sram.q, sram.k);
-    mask.apply(p, kLog2e * softmax_scale, q0, k0);
+    mask.apply(p, q0, k0);
     multiply_abt(ds, sram.d_o, sram.v);
     ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
-      const float lse = kLog2e * sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
+      const float lse = sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
       const float base = lse == -INFINITY ? 0 : lse;  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
-        ds(i, j) = softmax_scale * exp2_or_zero(p(i, j) - base) * (ds(i, j) - row_delta);
+        ds(i, j) = softmax_scale * exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - base)) * (ds(i, j) - row_delta);
     }
     fold(dq, ds, sram.ds, sram.k);
   }

@@ -40,7 +40,7 @@ Call make_call(const char* step_id, const std::string& method_name, const Attent
   if (asked->device != kAttentionOnCpu && asked->device != kAttentionOnGpu) throw BadArguments(fmt::format("device {}: 0 is the CPU executor, 1 the GPU", asked->device));
   if (asked->dtype < kAttentionFp32 || asked->dtype > kAttentionBf16) throw BadArguments(fmt::format("dtype {}: 0 is fp32, 1 fp16, 2 bf16", asked->dtype));
   if (std::min({asked->batch, asked->heads, asked->seqlen_q, asked->seqlen_k, asked->head_dim}) < 1) throw BadArguments("sizes must be positive");
-  if (!std::isfinite(asked->softmax_scale)) throw BadArguments("softmax_scale must be finite");
+  if (!std::isfinite(asked->softmax_scale) || asked->softmax_scale <= 0) throw BadArguments("softmax_scale must be a finite number above 0");
   if (asked->tile_br < 0 || asked->tile_bc < 0 || (asked->tile_br == 0) != (asked->tile_bc == 0))
     throw BadArguments(fmt::format("tile {}x{}: both sizes, or 0x0 for the step's own choice", asked->tile_br, asked->tile_bc));
 

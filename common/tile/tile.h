@@ -122,9 +122,9 @@ __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Co
   }
 }
 
-/// e^x = 2^(x log2 e). The steps keep scores in units of log 2 (the factor goes into softmax_scale), so that a weight costs one
-/// subtraction and one instruction for 2^x. The largest score of a row still gives exactly 1.
-constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
+/// e^x = 2^(x log2 e), and a GPU computes 2^x in one instruction. Subtract first, then multiply: x = 0 must stay 0, so that a
+/// row's largest score gives exactly 1 however huge it is.
+constexpr float kLog2e = 1.44269504f;
 
 /// Maximum and sum along the rows of a fragment: x[i] holds what this lane found in its columns of row(i); afterwards every
 /// lane of the row holds the row's.
