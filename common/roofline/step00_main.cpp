@@ -1,0 +1,108 @@
+// main() of step00: what works here, how fast the memories and the products are, and the file that the other programs read.
+// Exit codes: 0 ok (also without a GPU), 2 bad arguments, 4 a GPU that is present but unusable, a CUDA error, out of memory.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "common/harness/error.h"
+#include "common/harness/json.h"
+#include "common/harness/progress.h"
+#include "common/roofline/measure.h"
+#include "common/roofline/preflight.h"
+
+namespace attention {
+
+namespace {
+
+void print(const std::string& person, const std::string& program, const std::string& json_path) {
+  std::fputs(person.c_str(), json_path == "-" ? stderr : stdout);
+  if (json_path == "-")
+    std::fputs(program.c_str(), stdout);
+  else if (!json_path.empty())
+    write_whole(json_path, program);
+  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
+}
+
+#if defined(ATTN_HAVE_CUDA)
+/// Writes the figures where the other programs look for them. Throws BadArguments when that place was named by the user and
+/// cannot be written; the default place only earns a note.
+Finding keep_figures(const std::string& gpu, const std::string& text) {
+  const std::string path = figures_path(gpu);
+  const Finding failed{"figures", Finding::State::note, path.empty() ? "not kept: the environment has neither XDG_CACHE_HOME nor HOME" : "not kept: " + path + " cannot be written",
+                       "name a file with ATTN_DEVICE_FIGURES=file, here and for the other steps"};
+  if (path.empty()) return failed;
+  std::error_code error;
+  if (const auto parent = std::filesystem::path(path).parent_path(); !parent.empty()) std::filesystem::create_directories(parent, error);
+  try {
+    write_whole(path, text);
+  } catch (const BadArguments&) {
+    if (std::getenv("ATTN_DEVICE_FIGURES") != nullptr) throw BadArguments("ATTN_DEVICE_FIGURES=" + path + ": cannot be written");
+    return failed;
+  }
+  return {"figures", Finding::State::ok, "kept in " + path + ": every step predicts from them", ""};
+}
+
+int measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
+  DeviceFigures figures;
+  {
+    Progress progress;
+    figures = measure_gpu([&](const std::string& stage) { progress.stage(stage); });
+  }
+  std::vector<Finding> findings = gpu_findings(gpu, &figures);
+  const CounterAccess counters{false, "this build does not read hardware counters", ""};
+  for (const auto& more : {ability_findings(figures, counters), executor_findings()}) findings.insert(findings.end(), more.begin(), more.end());
+  findings.push_back(keep_figures(figures.gpu, step00_json(&figures, "", findings)));
+  print(fmt::format("step00  two memories     {}  sm_{}  {} SMs\n", figures.gpu, figures.compute_capability, figures.sm_count) + figures_text(figures) + findings_text(findings),
+        step00_json(&figures, "", findings), json_path);
+  return 0;
+}
+#endif
+
+int run_main(int argc, char** argv) {
+  CLI::App app("step00  two memories: what works on this machine, how fast its memories are and how fast it multiplies\nChapter: docs/00-two-memories.md", "step00");
+  std::string json_path;
+  CLI::Option* json = app.add_option("--json", json_path, "Write the results as JSON; - is standard output")->type_name("FILE");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    const std::string text = error.what();
+    throw BadArguments(text.substr(0, text.find('\n')) + " (--help lists the flags)");
+  }
+  if (json->count() > 0 && json_path.empty()) throw BadArguments("--json: the name is empty");
+  if (!json_path.empty() && json_path != "-") refuse_unwritable(json_path);
+
+  const GpuPresence gpu = find_gpu();
+#if defined(ATTN_HAVE_CUDA)
+  if (gpu.count > 0 && gpu.trouble.empty()) return measure_and_print(gpu, json_path);
+#endif
+  std::vector<Finding> findings = gpu_findings(gpu, nullptr);
+  const Finding about_gpu = findings.front();
+  for (const Finding& finding : executor_findings()) findings.push_back(finding);
+  print("step00  two memories     nothing measured: sizes and rates need a usable GPU\n" + findings_text(findings), step00_json(nullptr, about_gpu.text, findings), json_path);
+  if (about_gpu.state == Finding::State::problem)
+    throw DeviceFailure(about_gpu.text.find(about_gpu.next) != std::string::npos ? about_gpu.text : about_gpu.text + ": " + about_gpu.next);
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace attention
+
+int main(int argc, char** argv) {
+  try {
+    return attention::run_main(argc, argv);
+  } catch (const attention::ExitError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.code;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 4;
+  }
+}
