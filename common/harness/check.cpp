@@ -73,7 +73,7 @@ double tolerance(const Problem& problem) { return 1e-6 * growth(problem); }
 double l2_bound(const Problem& problem, const std::string& output) { return (output == "o" || output == "lse" ? 1e-6 : 2e-6) * growth(problem); }
 
 CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
-                         const Selection& selection, bool default_inputs) {
+                         const Selection& selection, bool default_inputs, double factor) {
   const bool by_key = output == "dk" || output == "dv";
   const int64_t rows_per_head = by_key ? problem.seqlen_k : problem.seqlen_q;
   const std::vector<HeadRow>& listed = by_key ? selection.keys : selection.queries;
@@ -84,8 +84,8 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
   result.sampled = !selection.full;
   result.elements = problem.heads_total() * rows_per_head * cols;
   result.checked = static_cast<int64_t>(reference.value.size());
-  result.tolerance = tolerance(problem);
-  result.l2_bound = l2_bound(problem, output);
+  result.tolerance = factor * tolerance(problem);
+  result.l2_bound = factor * l2_bound(problem, output);
   result.l2_judged = default_inputs && enough_for_l2(problem, result.checked / cols);
   if (result.checked == 0) {
     result.reason = output + ": nothing was compared";

@@ -40,9 +40,10 @@ double l2_bound(const Problem& problem, const std::string& output);
 /// Compares `actual`, the whole output ([batch, heads, rows, cols] as reference.cols says) with the rows that `selection` names.
 /// An element passes when |actual - reference| <= tolerance * allowance (nothing is divided, so 0 <= 0 passes and a NaN fails) or
 /// when both are the same infinity. An empty comparison fails, and so does an `actual` of another size. `default_inputs`: judge
-/// the relative L2 too, unless the problem is too small for it to mean anything (fewer than 16 keys, 8 dimensions or 1024 elements). Runs on all cores.
+/// the relative L2 too, unless the problem is too small for it to mean anything (fewer than 16 keys, 8 dimensions or 1024 elements). `factor` multiplies the
+/// tolerance and the bound of the relative L2 (Step::fp32_tolerance_factor). Runs on all cores.
 CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
-                         const Selection& selection, bool default_inputs);
+                         const Selection& selection, bool default_inputs, double factor = 1);
 
 /// "PASS", "FAIL", or "PASS, 1e-6 not claimed: scores up to 4.1e+09" where a weight above 64 (scores, or the terms they are summed
 /// from, beyond 192) makes the allowance so wide that passing no longer means six digits.

@@ -157,10 +157,12 @@ class Run {
     for (const Output& output : outputs) {
       const ReferenceTensor& truth = output.name == "o" ? reference_->o : output.name == "lse" ? reference_->lse : output.name == "dq" ? reference_->dq
                                      : output.name == "dk" ? reference_->dk : reference_->dv;
-      into.checks.push_back(check_output(output.name, problem_, output.values, truth, selection_, default_inputs));
+      into.checks.push_back(check_output(output.name, problem_, output.values, truth, selection_, default_inputs, tolerance_factor()));
       if (!into.checks.back().pass) fail(fmt::format("{}: {}: {}", method.name, output.name, into.checks.back().reason));
     }
   }
+
+  double tolerance_factor() const { return problem_.dtype == Dtype::fp32 ? step_.fp32_tolerance_factor : 1; }
 
   void compute_reference() {
     progress_.stage(step_.id + ": float64 reference");
@@ -306,6 +308,10 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
   result.device_name = device.name();
   result.device_note = chosen.note;
   result.l2_bytes = device.l2_bytes();
+  if (device.kind() == DeviceKind::gpu)
+    result.figures = find_figures(device.name(), find_gpu().driver_cuda);
+  else
+    result.figures.reason = "the CPU executor has no GPU whose time could be predicted";
   result.free_bytes = device.free_bytes();
   result.options = options;
   result.planned_only = options.plan;
@@ -339,6 +345,8 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
 
   if (const Reference* reference = run.reference()) {
     result.verdict = verdict(result.failures.empty(), *reference);
+    if (problem.dtype == Dtype::fp32 && step.fp32_tolerance_factor != 1 && result.failures.empty())
+      result.verdict += fmt::format(", at {:g} times the steps' tolerance", step.fp32_tolerance_factor);
     result.sampled = run.sampled();
     result.mean_weight = reference->mean_weight;
     result.largest_score = reference->largest_score;
