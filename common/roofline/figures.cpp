@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
@@ -153,11 +154,11 @@ KeptFigures find_figures(const std::string& gpu, const std::string& driver_cuda)
   if (path.empty()) return {std::nullopt, "neither ATTN_DEVICE_FIGURES nor XDG_CACHE_HOME nor HOME says where step00 keeps its figures"};
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {std::nullopt, "step00 has not measured this GPU: run ./step00 once"};
-  std::stringstream text;
   std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path, error) || !(text << file.rdbuf())) return {std::nullopt, path + " cannot be read: run ./step00 once"};
+  if (!file || std::filesystem::is_directory(path, error)) return {std::nullopt, path + " cannot be read: run ./step00 once"};
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   try {
-    DeviceFigures figures = parse_figures(text.str());
+    DeviceFigures figures = parse_figures(text);
     if (figures.gpu != gpu) return {std::nullopt, fmt::format("{} is of another GPU ({}): run ./step00 once", path, figures.gpu)};
     if (figures.driver_cuda != driver_cuda)
       return {std::nullopt, fmt::format("{} was measured with a driver for CUDA {}, this one is for {}: run ./step00 once", path, figures.driver_cuda, driver_cuda)};

@@ -172,8 +172,19 @@ std::string step00_json(const DeviceFigures* figures, const std::string& reason_
   json["findings"] = Json::array();
   for (const Finding& finding : findings)
     json["findings"].push_back({{"name", finding.name}, {"state", state_name(finding.state)}, {"text", finding.text}, {"next", finding.next}});
-  json["versions"] = {{"git_commit", build_info::kGitCommit}, {"compiler", build_info::kCompiler}, {"build_type", build_info::kBuildType},
-                      {"cuda_toolkit", build_info::kCuda}, {"cuda_architectures", build_info::kCudaArchitectures}};
+  const auto put_version = [&](const std::string& key, const std::string& text, const char* reason_without_it) {
+    if (!text.empty()) {
+      json["versions"][key] = text;
+    } else {
+      json["versions"][key] = nullptr;
+      json["versions"][key + "_reason"] = reason_without_it;
+    }
+  };
+  put_version("git_commit", build_info::kGitCommit, "built outside of a git repository");
+  put_version("compiler", build_info::kCompiler, "not known");
+  put_version("build_type", build_info::kBuildType, "not known");
+  put_version("cuda_toolkit", build_info::kCuda, "built without CUDA");
+  put_version("cuda_architectures", build_info::kCudaArchitectures, "built without CUDA");
   return json.dump(2) + "\n";
 }
 
