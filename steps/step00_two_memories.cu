@@ -14,9 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "common/device/device.h"
 #include "common/device/gpu/cuda_check.h"
-#include "common/device/gpu/tensor_core.h"
 #include "common/harness/timing.h"
 #include "common/roofline/measure.h"
 #include "common/tile/shapes.h"
@@ -262,12 +260,10 @@ void measure_peaks(Measurement& m, DeviceFigures& f) {
   if (m.compute_capability() >= 80) f.mma_bf16 = tensor_core_rate<bfloat16>(m, 0x3f803f80u);
 }
 
-/// The dtypes that common/tile has products for, and the head_dims that its tiles have.
-constexpr Dtype kProductDtypes[] = {Dtype::fp32};
-constexpr int kTileHeadDims[] = {64, 128, 256};
+constexpr int kTileHeadDims[] = {64, 128, 256};  // of the tiles in common/tile/shapes.h
 
 void measure_tile_products(Measurement& m, DeviceFigures& f) {
-  for (const Dtype dtype : kProductDtypes) {
+  for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
     if (dtype == Dtype::bf16 && m.compute_capability() < 80) continue;
     for (const int head_dim : kTileHeadDims) {
       Problem p;

@@ -26,7 +26,7 @@ struct ScoresSram {
 /// S = softmax_scale Q K^T, -inf where the query does not see the key. A block owns Br queries and loops over the key tiles.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-scores(Mask mask, float softmax_scale, Global<const float> Q, Global<const float> K, Global<float> S) {
+scores(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::Out S) {
   auto& sram = dynamic_sram<ScoresSram<T>>();
   const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
   const int64_t head = blockIdx.x / query_tiles, q0 = blockIdx.x % query_tiles * T::kBr;
@@ -68,14 +68,14 @@ __global__ void softmax(Global<const E> S, Global<E> P, Global<float> LSE) {
 
 template <class T>
 struct ValuesSram {
-  typename T::Staging p;
+  typename T::Pairs p;
   typename T::Loop v;
 };
 
 /// O = P V. A block owns Br queries and loops over the key tiles.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-values(Global<const float> P, Global<const float> V, Global<float> O) {
+values(typename T::In P, typename T::In V, typename T::Out O) {
   auto& sram = dynamic_sram<ValuesSram<T>>();
   const int64_t query_tiles = ceil_div(P.rows, T::kBr);
   const int64_t head = blockIdx.x / query_tiles, q0 = blockIdx.x % query_tiles * T::kBr;
@@ -93,28 +93,34 @@ values(Global<const float> P, Global<const float> V, Global<float> O) {
 }
 
 /// Launches scores for A [heads, seqlen_q, d] and B [heads, seqlen_k, d].
-inline void launch_scores(const char* name, const Problem& p, Mask mask, float scale, Global<const float> A, Global<const float> B, Global<float> S) {
+inline void launch_scores(const char* name, const Problem& p, Mask mask, float scale, Source A, Source B, Target S) {
   with_tile(p, ForwardTiles{}, [&](auto tile) {
     using T = decltype(tile);
-    launch(name, scores<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(ScoresSram<T>), mask, scale, A, B, S);
+    using E = typename T::Element;
+    launch(name, scores<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(ScoresSram<T>), mask, scale, query_rows<E>(p, A),
+           key_rows<E>(p, B), pairs<E>(p, S));
   });
 }
 
 /// Launches values for P [heads, seqlen_q, seqlen_k] and V [heads, seqlen_k, d].
-inline void launch_values(const char* name, const Problem& p, Global<const float> P, Global<const float> V, Global<float> O) {
+inline void launch_values(const char* name, const Problem& p, Source P, Source V, Target O) {
   with_tile(p, ForwardTiles{}, [&](auto tile) {
     using T = decltype(tile);
-    launch(name, values<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(ValuesSram<T>), P, V, O);
+    using E = typename T::Element;
+    launch(name, values<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(ValuesSram<T>), pairs<E>(p, P), key_rows<E>(p, V),
+           query_rows<E>(p, O));
   });
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
-  void *S = t.scratch("S"), *P = t.scratch("P"), *LSE = t.scratch("LSE");
-  launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<const float>(p, t.q, "Q"),
-                key_rows<const float>(p, t.k, "K"), pairs<float>(p, S, "S"));
-  launch("softmax", softmax<float>, ceil_div(p.L(), 128), 128, 0, all_pairs<const float>(p, S, "S"), all_pairs<float>(p, P, "P"),
-         all_row_scalars<float>(p, LSE, "LSE"));
-  launch_values("values", p, pairs<const float>(p, P, "P"), key_rows<const float>(p, t.v, "V"), query_rows<float>(p, t.o, "O"));
+  void *S = t.scratch("S"), *P = t.scratch("P");
+  launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
+  with_element(p, [&](auto element) {
+    using E = decltype(element);
+    launch("softmax", softmax<E>, ceil_div(p.L(), 128), 128, 0, all_pairs<E>(p, Source{S, "S"}), all_pairs<E>(p, Target{P, "P"}),
+           all_row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+  });
+  launch_values("values", p, Source{P, "P"}, Source{t.v, "V"}, Target{t.o, "O"});
 }
 
 inline std::vector<Scratch> scratch(const Problem& p) { return {quadratic_scratch("S", p), quadratic_scratch("P", p), row_scratch("LSE", p)}; }

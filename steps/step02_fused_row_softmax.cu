@@ -70,19 +70,21 @@ void with_row_capacity(const Problem& p, F&& f) {
     f(integral_constant<int, 0>{});
 }
 
-inline void launch_softmax(const Problem& p, const void* S, void* P, void* LSE) {
+inline void launch_softmax(const Problem& p, Source S, Target P, Target LSE) {
   with_row_capacity<SoftmaxSram>(p, [&](auto capacity) {
-    launch("softmax", softmax<float, capacity()>, p.L(), kSoftmaxThreads, sizeof(SoftmaxSram<capacity()>), all_pairs<const float>(p, S, "S"),
-           all_pairs<float>(p, P, "P"), all_row_scalars<float>(p, LSE, "LSE"));
+    with_element(p, [&](auto element) {
+      using E = decltype(element);
+      launch("softmax", softmax<E, capacity()>, p.L(), kSoftmaxThreads, sizeof(SoftmaxSram<capacity()>), all_pairs<E>(p, S), all_pairs<E>(p, P),
+             all_row_scalars(p, LSE));
+    });
   });
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
-  void *S = t.scratch("S"), *P = t.scratch("P"), *LSE = t.scratch("LSE");
-  launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<const float>(p, t.q, "Q"),
-                key_rows<const float>(p, t.k, "K"), pairs<float>(p, S, "S"));
-  launch_softmax(p, S, P, LSE);
-  launch_values("values", p, pairs<const float>(p, P, "P"), key_rows<const float>(p, t.v, "V"), query_rows<float>(p, t.o, "O"));
+  void *S = t.scratch("S"), *P = t.scratch("P");
+  launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
+  launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.scratch("LSE"), "LSE"});
+  launch_values("values", p, Source{P, "P"}, Source{t.v, "V"}, Target{t.o, "O"});
 }
 
 inline std::vector<KernelCost> cost(const Problem& p) {

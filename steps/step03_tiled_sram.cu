@@ -29,12 +29,12 @@ struct Sram {
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see, twice.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-attention(Mask mask, float softmax_scale, Global<const float> Q, Global<const float> K, Global<const float> V, Global<float> O, Global<float> LSE) {
+attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::Out O, Global<float> LSE) {
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
   const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
   const int64_t head = blockIdx.x / query_tiles, q0 = (query_tiles - 1 - blockIdx.x % query_tiles) * T::kBr;  // causal: the longest first
-  const int64_t keys_end = mask.keys_end(q0 + T::kBr);
+  const int keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   load_tile<T::kThreads>(sram.q, Q.head(head), q0);
@@ -42,30 +42,30 @@ attention(Mask mask, float softmax_scale, Global<const float> Q, Global<const fl
   float m[Scores::kRows], l[Scores::kRows];
   ATTN_UNROLL for (int i = 0; i < Scores::kRows; ++i) m[i] = -INFINITY, l[i] = 0;
 
-  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
+  for (int k0 = 0; k0 < keys_end; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last key tile
     load_tile<T::kThreads>(sram.k, K.head(head), k0);
     __syncthreads();  // the tiles are complete
     Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
-    mask.apply(s, softmax_scale, q0, k0);
+    mask.apply(s, kLog2e * softmax_scale, q0, k0);
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
       ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) m[i] = fmaxf(m[i], s(i, j));
   }
   row_max<Scores>(m);
 
-  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
+  for (int k0 = 0; k0 < keys_end; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last tiles
     load_tile<T::kThreads>(sram.k, K.head(head), k0);
     load_tile<T::kThreads>(sram.v, V.head(head), k0);
     __syncthreads();  // the tiles are complete
     Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
-    mask.apply(s, softmax_scale, q0, k0);
+    mask.apply(s, kLog2e * softmax_scale, q0, k0);
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
-      const float base = m[i] == -INFINITY ? 0 : m[i];  // sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+      const float base = m[i] == -INFINITY ? 0 : m[i];  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
       float sum = 0;
-      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2f(kLog2e * (s(i, j) - base));
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(s(i, j) - base);
       l[i] += sum;
     }
     fold(o, s, sram.p, sram.v);
@@ -76,7 +76,7 @@ attention(Mask mask, float softmax_scale, Global<const float> Q, Global<const fl
     const int64_t row = q0 + o.row(i);
     const float inverse = l[i] > 0 ? 1 / l[i] : 0;
     ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
-    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, m[i] + logf(l[i]));
+    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, kLn2 * (m[i] + log2f(l[i])));
   }
   store_tile(O.head(head), o, q0);
 }
@@ -84,9 +84,10 @@ attention(Mask mask, float softmax_scale, Global<const float> Q, Global<const fl
 inline void forward(const Problem& p, const Tensors& t) {
   with_tile(p, ForwardTiles{}, [&](auto tile) {
     using T = decltype(tile);
+    using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<const float>(p, t.q, "Q"), key_rows<const float>(p, t.k, "K"),
-           key_rows<const float>(p, t.v, "V"), query_rows<float>(p, t.o, "O"), row_scalars<float>(p, t.scratch("LSE"), "LSE"));
+           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
+           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
   });
 }
 

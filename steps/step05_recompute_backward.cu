@@ -22,14 +22,14 @@ namespace attention::ATTN_DEVICE::step05 {
 
 template <class T>
 struct TransposedSram {
-  typename T::Staging p;
+  typename T::Pairs p;
   typename T::Loop d_o;
 };
 
 /// dV = P^T dO (and dK = dS^T Q). A block owns Br keys and loops over the query tiles, of which it loads P transposed.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-transposed_values(Global<const float> P, Global<const float> dO, Global<float> dV) {
+transposed_values(typename T::In P, typename T::In dO, typename T::Out dV) {
   auto& sram = dynamic_sram<TransposedSram<T>>();
   const int64_t key_tiles = ceil_div(P.cols, T::kBr);
   const int64_t head = blockIdx.x / key_tiles, k0 = blockIdx.x % key_tiles * T::kBr;
@@ -100,8 +100,8 @@ struct KeysSram {
 /// dK and dV. A block owns Br keys, so everything is transposed: S^T = K Q^T, rows are keys and columns queries.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-keys_backward(Mask mask, float softmax_scale, Global<const float> Q, Global<const float> K, Global<const float> V, Global<const float> dO,
-              Global<const float> LSE, Global<const float> delta, Global<float> dK, Global<float> dV) {
+keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::In dO,
+              Global<const float> LSE, Global<const float> delta, typename T::Out dK, typename T::Out dV) {
   auto& sram = dynamic_sram<KeysSram<T>>();
   const int64_t key_tiles = ceil_div(mask.seqlen_k, T::kBr);
   const int64_t head = blockIdx.x / key_tiles, k0 = blockIdx.x % key_tiles * T::kBr;
@@ -124,10 +124,10 @@ keys_backward(Mask mask, float softmax_scale, Global<const float> Q, Global<cons
     multiply_abt(ds, sram.v, sram.d_o);
     const bool all_visible = mask.all_visible(q0, T::kBc, k0, T::kBr);
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
-      const float lse = sram.lse.load(0, p.col(j)), row_delta = sram.delta.load(0, p.col(j));
+      const float lse = kLog2e * sram.lse.load(0, p.col(j)), row_delta = sram.delta.load(0, p.col(j));
       ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
         const bool visible = all_visible || mask.visible(q0 + p.col(j), k0 + p.row(i));
-        p(i, j) = visible ? exp2f(kLog2e * (softmax_scale * p(i, j) - lse)) : 0;
+        p(i, j) = visible ? exp2_or_zero(__fmul_rn(kLog2e * softmax_scale, p(i, j)) - lse) : 0;
         ds(i, j) = softmax_scale * p(i, j) * (ds(i, j) - row_delta);
       }
     }
@@ -150,8 +150,8 @@ struct QueriesSram {
 /// dQ. A block owns Br queries and loops over the key tiles they see.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-queries_backward(Mask mask, float softmax_scale, Global<const float> Q, Global<const float> K, Global<const float> V, Global<const float> dO,
-                 Global<const float> LSE, Global<const float> delta, Global<float> dQ) {
+queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::In dO,
+                 Global<const float> LSE, Global<const float> delta, typename T::Out dQ) {
   auto& sram = dynamic_sram<QueriesSram<T>>();
   const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
   const int64_t head = blockIdx.x / query_tiles, q0 = (query_tiles - 1 - blockIdx.x % query_tiles) * T::kBr;  // causal: the longest first
@@ -172,13 +172,13 @@ queries_backward(Mask mask, float softmax_scale, Global<const float> Q, Global<c
 
     typename T::Scores p(warp_row0), ds(warp_row0);
     multiply_abt(p, sram.q, sram.k);
-    mask.apply(p, softmax_scale, q0, k0);
+    mask.apply(p, kLog2e * softmax_scale, q0, k0);
     multiply_abt(ds, sram.d_o, sram.v);
     ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
-      const float lse = sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
-      const float base = lse == -INFINITY ? 0 : lse;  // sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+      const float lse = kLog2e * sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
+      const float base = lse == -INFINITY ? 0 : lse;  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
-        ds(i, j) = softmax_scale * exp2f(kLog2e * (p(i, j) - base)) * (ds(i, j) - row_delta);
+        ds(i, j) = softmax_scale * exp2_or_zero(p(i, j) - base) * (ds(i, j) - row_delta);
     }
     fold(dq, ds, sram.ds, sram.k);
   }
@@ -199,45 +199,51 @@ inline void forward(const Problem& p, const Tensors& t) { step04::forward(with_f
 /// What the standard forward leaves behind: P. S is only passing through, in the memory that dP will take.
 inline void save_p(const Problem& backward, const Tensors& t) {
   const Problem p = with_forward_tile(backward);
-  step02::launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<const float>(p, t.q, "Q"),
-                        key_rows<const float>(p, t.k, "K"), pairs<float>(p, t.scratch("dP"), "S"));
-  step02::launch_softmax(p, t.scratch("dP"), t.scratch("P"), t.scratch("LSE"));
+  void* S = t.scratch("dP");
+  step02::launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
+  step02::launch_softmax(p, Source{S, "S"}, Target{t.scratch("P"), "P"}, Target{t.scratch("LSE"), "LSE"});
 }
 
-inline void launch_transposed_values(const char* name, const Problem& p, Global<const float> P, Global<const float> dO, Global<float> dV) {
+inline void launch_transposed_values(const char* name, const Problem& p, Source P, Source dO, Target dV) {
   with_tile(p, ForwardTiles{}, [&](auto tile) {
     using T = decltype(tile);
-    launch(name, transposed_values<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(TransposedSram<T>), P, dO, dV);
+    using E = typename T::Element;
+    launch(name, transposed_values<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(TransposedSram<T>), pairs<E>(p, P),
+           query_rows<E>(p, dO), key_rows<E>(p, dV));
   });
 }
 
 inline void standard_backward(const Problem& backward, const Tensors& t) {
   const Problem p = with_forward_tile(backward);
   void *P = t.scratch("P"), *dP = t.scratch("dP"), *dS = t.scratch("dS");
-  launch_transposed_values("dV", p, pairs<const float>(p, P, "P"), query_rows<const float>(p, t.d_o, "dO"), key_rows<float>(p, t.dv, "dV"));
-  step02::launch_scores("dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, query_rows<const float>(p, t.d_o, "dO"), key_rows<const float>(p, t.v, "V"), pairs<float>(p, dP, "dP"));
+  launch_transposed_values("dV", p, Source{P, "P"}, Source{t.d_o, "dO"}, Target{t.dv, "dV"});
+  step02::launch_scores("dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, Source{t.d_o, "dO"}, Source{t.v, "V"}, Target{dP, "dP"});
   step02::with_row_capacity<SoftmaxBackwardSram>(p, [&](auto capacity) {
-    launch("dS", softmax_backward<float, capacity()>, p.L(), step02::kSoftmaxThreads, sizeof(SoftmaxBackwardSram<capacity()>), p.softmax_scale,
-           all_pairs<const float>(p, P, "P"), all_pairs<const float>(p, dP, "dP"), all_pairs<float>(p, dS, "dS"));
+    with_element(p, [&](auto element) {
+      using E = decltype(element);
+      launch("dS", softmax_backward<E, capacity()>, p.L(), step02::kSoftmaxThreads, sizeof(SoftmaxBackwardSram<capacity()>), p.softmax_scale,
+             all_pairs<E>(p, Source{P, "P"}), all_pairs<E>(p, Source{dP, "dP"}), all_pairs<E>(p, Target{dS, "dS"}));
+    });
   });
-  step02::launch_values("dQ", p, pairs<const float>(p, dS, "dS"), key_rows<const float>(p, t.k, "K"), query_rows<float>(p, t.dq, "dQ"));
-  launch_transposed_values("dK", p, pairs<const float>(p, dS, "dS"), query_rows<const float>(p, t.q, "Q"), key_rows<float>(p, t.dk, "dK"));
+  step02::launch_values("dQ", p, Source{dS, "dS"}, Source{t.k, "K"}, Target{t.dq, "dQ"});
+  launch_transposed_values("dK", p, Source{dS, "dS"}, Source{t.q, "Q"}, Target{t.dk, "dK"});
 }
 
 inline void recompute_backward(const Problem& p, const Tensors& t) {
-  const Mask mask{p.seqlen_q, p.seqlen_k, p.causal};
-  const auto Q = query_rows<const float>(p, t.q, "Q"), dO = query_rows<const float>(p, t.d_o, "dO");
-  const auto K = key_rows<const float>(p, t.k, "K"), V = key_rows<const float>(p, t.v, "V");
-  const auto LSE = row_scalars<const float>(p, t.scratch("LSE"), "LSE"), delta = row_scalars<const float>(p, t.scratch("delta"), "delta");
-
-  launch("delta", delta_of_rows<float>, ceil_div(p.L(), 4), 128, 0, all_query_rows<const float>(p, t.o, "O"), all_query_rows<const float>(p, t.d_o, "dO"),
-         all_row_scalars<float>(p, t.scratch("delta"), "delta"));
   with_tile(p, BackwardTiles{}, [&](auto tile) {
     using T = decltype(tile);
+    using E = typename T::Element;
+    const Mask mask{p.seqlen_q, p.seqlen_k, p.causal};
+    const auto Q = query_rows<E>(p, Source{t.q, "Q"}), dO = query_rows<E>(p, Source{t.d_o, "dO"});
+    const auto K = key_rows<E>(p, Source{t.k, "K"}), V = key_rows<E>(p, Source{t.v, "V"});
+    const auto LSE = row_scalars(p, Source{t.scratch("LSE"), "LSE"}), delta = row_scalars(p, Source{t.scratch("delta"), "delta"});
+
+    launch("delta", delta_of_rows<E>, ceil_div(p.L(), 4), 128, 0, all_query_rows<E>(p, Source{t.o, "O"}), all_query_rows<E>(p, Source{t.d_o, "dO"}),
+           all_row_scalars(p, Target{t.scratch("delta"), "delta"}));
     launch("dK dV", keys_backward<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(KeysSram<T>), mask, p.softmax_scale, Q, K, V,
-           dO, LSE, delta, key_rows<float>(p, t.dk, "dK"), key_rows<float>(p, t.dv, "dV"));
+           dO, LSE, delta, key_rows<E>(p, Target{t.dk, "dK"}), key_rows<E>(p, Target{t.dv, "dV"}));
     launch("dQ", queries_backward<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(QueriesSram<T>), mask, p.softmax_scale, Q, K,
-           V, dO, LSE, delta, query_rows<float>(p, t.dq, "dQ"));
+           V, dO, LSE, delta, query_rows<E>(p, Target{t.dq, "dQ"}));
   });
 }
 

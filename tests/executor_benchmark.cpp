@@ -41,7 +41,7 @@ __device__ void load(float (&to)[Rows][kPitch], Global<const float> from, int64_
   for (int n = threadIdx.x; n < Rows * kDim / 4; n += blockDim.x) {
     const int row = n / (kDim / 4), col = n % (kDim / 4) * 4;
     note_sram_write(&to[row][col], 16);
-    *reinterpret_cast<float4*>(&to[row][col]) = from.load4_if(true, row0 + row, col);
+    *reinterpret_cast<float4*>(&to[row][col]) = from.load_vector_if(true, row0 + row, col);
   }
 }
 
@@ -87,8 +87,7 @@ __global__ void tiled(Global<const float> Q, Global<const float> K, Global<const
   }
   ATTN_UNROLL for (int i = 0; i < 8; ++i)
     ATTN_UNROLL for (int half = 0; half < 2; ++half)
-      O.store4(int64_t{blockIdx.x} * kRows + row0 + 4 * i, half * 32 + col0 * 4,
-               make_float4(out[i][half][0], out[i][half][1], out[i][half][2], out[i][half][3]));
+      O.store_run<4>(int64_t{blockIdx.x} * kRows + row0 + 4 * i, half * 32 + col0 * 4, out[i][half]);
 }
 
 /// The best of several runs, in ms: what the code costs when nothing else uses the machine.

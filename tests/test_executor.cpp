@@ -184,7 +184,10 @@ TEST_CASE("multiply_add", "[executor]") {
 __global__ void copy(Global<const float> X, Global<float> Y, Global<float> LSE) {
   const int64_t head = blockIdx.x;
   for (int64_t row = threadIdx.x; row < X.rows; row += blockDim.x) {
-    for (int64_t col = 0; col + 4 <= X.cols; col += 4) Y.head(head).store4(row, col, X.head(head).load4_if(true, row, col));
+    for (int64_t col = 0; col + 4 <= X.cols; col += 4) {
+      const float4 x = X.head(head).load_vector_if(true, row, col);
+      Y.head(head).store_run<4>(row, col, &x.x);
+    }
     for (int64_t col = X.cols / 4 * 4; col < X.cols; ++col) Y.head(head).store(row, col, X.head(head).load(row, col));
     if (row == 0) LSE.head(head).store(0, 0, X.head(head).load(row, 0));
     count_flops(3);
@@ -230,8 +233,11 @@ TEST_CASE("a recorded run that throws leaves no recording behind", "[executor]")
 
 constexpr int kStoreLine = __LINE__ + 1;
 __global__ void store_at(Global<float> O, int64_t head, int64_t row, int64_t col) { if (threadIdx.x == 5) O.head(head).store(row, col, 1); }
-__global__ void load4_at(Global<const float> K, bool inside, int64_t row, int64_t col) { K.head(0).load4_if(inside, row, col); }
-__global__ void store4_at(Global<float> O, int64_t row, int64_t col) { O.head(0).store4(row, col, {}); }
+__global__ void load4_at(Global<const float> K, bool inside, int64_t row, int64_t col) { K.head(0).load_vector_if(inside, row, col); }
+__global__ void store4_at(Global<float> O, int64_t row, int64_t col) {
+  const float zeros[4] = {};
+  O.head(0).store_run<4>(row, col, zeros);
+}
 
 TEST_CASE("executor catches accesses outside of a head", "[executor]") {
   Tensor t(2, 10, 8);

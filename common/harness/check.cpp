@@ -47,9 +47,9 @@ struct Tally {
   }
 };
 
-std::string number(double value) {
+std::string number(double value, int digits = 3) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
+  std::snprintf(text, sizeof text, "%.*g", digits, value);
   return text;
 }
 
@@ -133,11 +133,12 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
   const bool l2_holds = !result.relative_l2 || *result.relative_l2 <= result.l2_bound;
   if (tally.failures > 0) {
     const auto& at = result.worst_index;
+    constexpr int kDigits = 9;  // as many as tell any two floats apart
     const double value = actual[((at[0] * problem.heads + at[1]) * rows_per_head + at[2]) * cols + at[3]];
     result.reason = output + ": " + std::to_string(tally.failures) + " of " + std::to_string(result.checked) + " elements are off by more than " +
                     number(result.tolerance) + " of their allowance, worst at [" + std::to_string(at[0]) + ", " + std::to_string(at[1]) + ", " +
-                    std::to_string(at[2]) + ", " + std::to_string(at[3]) + "]: " + number(value) + " instead of " +
-                    number(reference.value[tally.worst_at]);
+                    std::to_string(at[2]) + ", " + std::to_string(at[3]) + "]: " + number(value, kDigits) + " instead of " +
+                    number(reference.value[tally.worst_at], kDigits);
   } else if (result.l2_judged && !l2_holds) {
     result.reason = output + ": relative L2 error " + number(*result.relative_l2) + " exceeds " + number(result.l2_bound);
   }

@@ -158,7 +158,7 @@ class Run {
       const ReferenceTensor& truth = output.name == "o" ? reference_->o : output.name == "lse" ? reference_->lse : output.name == "dq" ? reference_->dq
                                      : output.name == "dk" ? reference_->dk : reference_->dv;
       into.checks.push_back(check_output(output.name, problem_, output.values, truth, selection_, default_inputs, tolerance_factor()));
-      if (!into.checks.back().pass) fail(fmt::format("{}: {}: {}", method.name, output.name, into.checks.back().reason));
+      if (!into.checks.back().pass) fail(fmt::format("{}: {}", method.name, into.checks.back().reason));
     }
   }
 

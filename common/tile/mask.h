@@ -20,11 +20,12 @@ struct Mask {
     return i0 + rows <= seqlen_q && j0 + cols <= seqlen_k && (!causal || j0 + cols - 1 <= i0 + seqlen_k - seqlen_q);
   }
   /// s = scale s, and -inf where the query does not see the key; (i0, j0) is the tile's first pair. Tiles away from the edges,
-  /// nearly all of them, pay for the scale alone.
+  /// nearly all of them, pay for the scale alone. __fmul_rn rounds the product on its own: fused into a later s - m, it would
+  /// lack the rounding that m has, and for a huge score 2^(s - m) would be far from 1 where s = m.
   template <class Scores>
   __device__ __forceinline__ void apply(Scores& s, float scale, int64_t i0, int64_t j0) const {
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
-      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) s(i, j) *= scale;
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) s(i, j) = __fmul_rn(s(i, j), scale);
     if (all_visible(i0 + s.row(0), s.row(s.kRows - 1) - s.row(0) + 1, j0, s.col(s.kCols - 1) + 1)) return;
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
       ATTN_UNROLL for (int j = 0; j < s.kCols; ++j)

@@ -1,6 +1,7 @@
-// The two tile products that every step is made of. A warp computes its own rows: each lane a micro-tile of kRows x kCols
-// outputs, so that a value read from SRAM is used kRows or kCols times.
+// The two tile products that every step is made of, each in two forms: fp32 on the CUDA cores, 16-bit types on the tensor cores.
+// Which one a step gets follows from the type of its tiles. A warp computes its own rows.
 //
+// On CUDA cores each lane has a micro-tile of kRows x kCols outputs, so that a value read from SRAM is used kRows or kCols times.
 // fp32 needs care to stay within 1e-6 (docs/exactness.md): a sum of n products rounds n times, so long sums are taken in
 // pieces, each in accumulators of its own that start at zero.
 #pragma once
@@ -66,6 +67,82 @@ __device__ __forceinline__ void fold(Fragment<Rows, D, Lanes, 4>& o, const Fragm
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) staging.store(p.row(i), p.col(j), p(i, j));
   __syncwarp();  // the row's other columns come from its other lanes
   fold(o, staging, v);
+}
+
+// ---- 16-bit types on the tensor cores: sums in fp32, 16x16 by 16x8 at a time ---------------------------------------------------
+
+/// The 16x16 left-hand operand whose upper left corner is (row, col) of the tile.
+template <class E, int Rows, int Cols>
+__device__ __forceinline__ void left_operand(uint32_t (&x)[4], const SramTile<E, Rows, Cols>& a, int row, int col) {
+  const int lane = threadIdx.x % 32;
+  load_matrices<false>(x, a.read(row + lane % 16, col + lane / 16 * 8, 8));
+}
+
+/// The same from a fragment: what a lane holds of two neighbouring 8-column products is what the operand wants of it.
+template <class E, int Rows, int Cols>
+__device__ __forceinline__ void left_operand(uint32_t (&x)[4], const Fragment<Rows, Cols, 4, 2>& p, int i, int j) {
+  x[0] = pack<E>(p(i, j), p(i, j + 1)), x[1] = pack<E>(p(i + 1, j), p(i + 1, j + 1));
+  x[2] = pack<E>(p(i, j + 2), p(i, j + 3)), x[3] = pack<E>(p(i + 1, j + 2), p(i + 1, j + 3));
+}
+
+/// out += X Y for the 16-column operands x of each of the fragment's 16-row blocks, and the columns of Y in two 16x8 operands.
+template <class E, int Rows, int Cols>
+__device__ __forceinline__ void multiply_add_blocks(Fragment<Rows, Cols, 4, 2>& out, const uint32_t (&x)[Rows / 16][4], int n, const uint32_t (&y)[4]) {
+  ATTN_UNROLL_GPU for (int m = 0; m < Rows / 16; ++m) {
+    tensor_multiply_add<E>(out(2 * m, 2 * n), out(2 * m, 2 * n + 1), out(2 * m + 1, 2 * n), out(2 * m + 1, 2 * n + 1), x[m], y[0], y[1]);
+    tensor_multiply_add<E>(out(2 * m, 2 * n + 2), out(2 * m, 2 * n + 3), out(2 * m + 1, 2 * n + 2), out(2 * m + 1, 2 * n + 3), x[m], y[2], y[3]);
+  }
+}
+
+template <int Rows, int Cols, class E, int ARows, int BRows, int D>
+__device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SramTile<E, ARows, D>& a, const SramTile<E, BRows, D>& b) {
+  static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0);
+  const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
+  if (lane == 0) count_flops(2LL * Rows * Cols);
+  ATTN_UNROLL_GPU for (int i = 0; i < s.kRows; ++i)
+    ATTN_UNROLL_GPU for (int j = 0; j < s.kCols; ++j) s(i, j) = 0;
+  ATTN_UNROLL_GPU for (int d = 0; d < D; d += 16) {
+    uint32_t x[Rows / 16][4];
+    ATTN_UNROLL_GPU for (int m = 0; m < Rows / 16; ++m) left_operand(x[m], a, row0 + 16 * m, d);
+    ATTN_UNROLL_GPU for (int n = 0; n < Cols / 8; n += 2) {
+      uint32_t y[4];  // B^T: a row of B is a column
+      load_matrices<false>(y, b.read(8 * n + lane % 8 + lane / 16 * 8, d + lane / 8 % 2 * 8, 8));
+      multiply_add_blocks<E>(s, x, n, y);
+    }
+  }
+}
+
+/// o += P V for 16 keys, whose weights are the operands x.
+template <class E, int Rows, int D, int Bc>
+__device__ __forceinline__ void fold_16_keys(Fragment<Rows, D, 4, 2>& o, const uint32_t (&x)[Rows / 16][4], const SramTile<E, Bc, D>& v, int key) {
+  const int lane = threadIdx.x % 32;
+  ATTN_UNROLL_GPU for (int n = 0; n < D / 8; n += 2) {
+    uint32_t y[4];
+    load_matrices<true>(y, v.read(key + lane % 16, 8 * n + lane / 16 * 8, 8));
+    multiply_add_blocks<E>(o, x, n, y);
+  }
+}
+template <int Rows, int D, class E, int PRows, int Bc>
+__device__ __forceinline__ void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<E, PRows, Bc>& p, const SramTile<E, Bc, D>& v) {
+  const int lane = threadIdx.x % 32, row0 = o.row0 - lane / 4;
+  if (lane == 0) count_flops(2LL * Rows * Bc);
+  ATTN_UNROLL_GPU for (int key = 0; key < Bc; key += 16) {
+    uint32_t x[Rows / 16][4];
+    ATTN_UNROLL_GPU for (int m = 0; m < Rows / 16; ++m) left_operand(x[m], p, row0 + 16 * m, key);
+    fold_16_keys(o, x, v, key);
+  }
+}
+
+/// 16-bit weights need no staging: the fragment of scores already has the left-hand operand's layout.
+struct NoStaging {};
+template <int Rows, int D, class E, int Bc>
+__device__ __forceinline__ void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, NoStaging&, const SramTile<E, Bc, D>& v) {
+  if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
+  ATTN_UNROLL_GPU for (int key = 0; key < Bc; key += 16) {
+    uint32_t x[Rows / 16][4];
+    ATTN_UNROLL_GPU for (int m = 0; m < Rows / 16; ++m) left_operand<E>(x[m], p, 2 * m, key / 4);
+    fold_16_keys(o, x, v, key);
+  }
 }
 
 }  // namespace ATTN_DEVICE

@@ -1,6 +1,7 @@
 // Which tile shapes are compiled in, and how a step picks one at run time.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "common/harness/error.h"
@@ -10,55 +11,91 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
+template <class E>
+constexpr Dtype kDtype = std::is_same_v<E, half> ? Dtype::fp16 : std::is_same_v<E, bfloat16> ? Dtype::bf16 : Dtype::fp32;
+
 /// A block owns Br rows of one side and loops over the other side in tiles of Bc rows; rows are HeadDim long (shorter ones are
-/// padded with zeros). Each of its Warps owns Br / Warps of the rows, Lanes lanes to a row.
+/// padded with zeros). Each of its Warps owns Br / Warps of the rows, Lanes lanes to a row (4 on tensor cores: theirs is the
+/// choice). Out of BlocksPerSm follows how many registers a thread may have.
 template <class E, int Br, int Bc, int HeadDim, int Warps, int Lanes, int BlocksPerSm>
 struct Tile {
   using Element = E;
+  static constexpr bool kTensorCores = sizeof(E) == 2;
   static constexpr int kBr = Br, kBc = Bc, kHeadDim = HeadDim;
   static constexpr int kThreads = 32 * Warps, kWarpRows = Br / Warps, kBlocksPerSm = BlocksPerSm;
+  using In = Global<const E>;              // a tensor in HBM to read
+  using Out = Global<E>;                   // a tensor in HBM to write
   using Own = SramTile<E, Br, HeadDim>;    // the block's rows: Q (K and V where a block owns keys)
   using Loop = SramTile<E, Bc, HeadDim>;   // a tile of the other side
-  using Staging = SramTile<E, Br, Bc>;     // P on its way from the fragment of scores to the left side of a product
-  using Scores = Fragment<kWarpRows, Bc, Lanes, 1>;
-  using Output = Fragment<kWarpRows, HeadDim, Lanes, 4>;
+  using Pairs = SramTile<E, Br, Bc>;       // a tile of P that comes from HBM
+  using Staging = std::conditional_t<kTensorCores, NoStaging, Pairs>;  // P on its way from registers to the left side of a product
+  using Scores = Fragment<kWarpRows, Bc, Lanes, kTensorCores ? 2 : 1>;
+  using Output = Fragment<kWarpRows, HeadDim, Lanes, kTensorCores ? 2 : 4>;
 };
 
 template <class... Ts>
 struct TileList {};
 
-// A 128x64 tile gives each lane 8x8 outputs, the largest micro-tile whose accumulators fit the registers; it needs 102 KiB of
-// SRAM at head_dim 64, so the smaller ones are for GPUs with less (99 KiB: sm_86, sm_89, sm_120; 64 KiB: sm_75).
-using ForwardTiles = TileList<
+// fp32: a 128x64 tile gives each lane 8x8 outputs, the largest micro-tile whose accumulators fit the registers; it needs 102 KiB
+// of SRAM at head_dim 64, so the smaller ones are for GPUs with less (99 KiB: sm_86, sm_89, sm_120; 64 KiB: sm_75).
+// 16 bits: 32 rows per warp, so that two 16-row blocks share each operand read from K and V.
+template <class E>
+using TensorCoreTiles = TileList<
+    Tile<E, 128, 64, 64, 4, 4, 3>, Tile<E, 64, 64, 64, 2, 4, 4>, Tile<E, 64, 32, 64, 2, 4, 4>,
+    Tile<E, 128, 64, 128, 4, 4, 2>, Tile<E, 64, 64, 128, 4, 4, 3>, Tile<E, 64, 32, 128, 4, 4, 3>,
+    Tile<E, 64, 32, 256, 4, 4, 2>, Tile<E, 32, 32, 256, 2, 4, 3>>;
+template <class... Lists>
+struct Joined;
+template <class... As, class... Bs, class... Cs>
+struct Joined<TileList<As...>, TileList<Bs...>, TileList<Cs...>> {
+  using type = TileList<As..., Bs..., Cs...>;
+};
+using ForwardTiles = Joined<TileList<
     Tile<float, 128, 64, 64, 4, 8, 2>, Tile<float, 64, 64, 64, 4, 8, 3>, Tile<float, 64, 32, 64, 2, 8, 3>,
     Tile<float, 128, 64, 128, 8, 16, 1>, Tile<float, 64, 32, 128, 4, 16, 2>, Tile<float, 32, 32, 128, 2, 16, 3>,
-    Tile<float, 64, 32, 256, 8, 32, 1>, Tile<float, 32, 16, 256, 4, 16, 2>>;
+    Tile<float, 64, 32, 256, 8, 32, 1>, Tile<float, 32, 16, 256, 4, 16, 2>>, TensorCoreTiles<half>, TensorCoreTiles<bfloat16>>::type;
 
 // The backward keeps two accumulators and two fragments of scores, so a lane's micro-tiles are half as tall.
-using BackwardTiles = TileList<
+template <class E>
+using TensorCoreBackwardTiles = TileList<
+    Tile<E, 64, 64, 64, 4, 4, 3>, Tile<E, 32, 32, 64, 2, 4, 4>,
+    Tile<E, 64, 64, 128, 4, 4, 2>, Tile<E, 32, 32, 128, 2, 4, 3>,
+    Tile<E, 32, 32, 256, 2, 4, 2>, Tile<E, 16, 16, 256, 1, 4, 2>>;
+using BackwardTiles = Joined<TileList<
     Tile<float, 64, 64, 64, 4, 8, 2>, Tile<float, 32, 32, 64, 2, 8, 3>,
     Tile<float, 64, 64, 128, 8, 16, 1>, Tile<float, 32, 32, 128, 4, 16, 1>, Tile<float, 16, 16, 128, 4, 16, 2>,
-    Tile<float, 16, 16, 256, 4, 16, 1>>;
+    Tile<float, 16, 16, 256, 4, 16, 1>>, TensorCoreBackwardTiles<half>, TensorCoreBackwardTiles<bfloat16>>::type;
 
 /// The padded head_dim that serves `head_dim`, 0 when none does.
 constexpr int padded_head_dim(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 0; }
 
+template <class T>
+bool serves(T, const Problem& problem) {
+  return kDtype<typename T::Element> == problem.dtype && padded_head_dim(problem.head_dim) == T::kHeadDim;
+}
+
+/// Calls f(E{}) for the element type E of the problem.
+template <class F>
+void with_element(const Problem& problem, F&& f) {
+  if (problem.dtype == Dtype::fp16) f(half{});
+  else if (problem.dtype == Dtype::bf16) f(bfloat16{});
+  else f(float{});
+}
+
 /// Calls f(T{}) for the T of the list that is problem.tile at this head_dim. Throws Unsupported when there is none.
 template <class F, class... Ts>
 void with_tile(const Problem& problem, TileList<Ts...>, F&& f) {
-  auto matches = [&](auto t) {
-    return padded_head_dim(problem.head_dim) == t.kHeadDim && problem.tile == TileShape{t.kBr, t.kBc};
-  };
+  auto matches = [&](auto t) { return serves(t, problem) && problem.tile == TileShape{t.kBr, t.kBc}; };
   const bool found = ((matches(Ts{}) && (f(Ts{}), true)) || ...);
   if (!found) throw Unsupported("no tile " + std::to_string(problem.tile.br) + "x" + std::to_string(problem.tile.bc) + " for head_dim " + std::to_string(problem.head_dim));
 }
 
-/// The list's shapes for this head_dim, in order, each with the bytes of SRAM that `sram_bytes(T{})` says a block needs.
+/// The list's shapes for this dtype and head_dim, in order, each with the bytes of SRAM that `sram_bytes(T{})` says a block needs.
 template <class F, class... Ts>
 std::vector<TileChoice> tile_choices(const Problem& problem, TileList<Ts...>, F&& sram_bytes) {
   std::vector<TileChoice> choices;
   auto add = [&](auto t) {
-    if (padded_head_dim(problem.head_dim) == t.kHeadDim) choices.push_back({{t.kBr, t.kBc}, static_cast<int64_t>(sram_bytes(t))});
+    if (serves(t, problem)) choices.push_back({{t.kBr, t.kBc}, static_cast<int64_t>(sram_bytes(t))});
   };
   (add(Ts{}), ...);
   return choices;

@@ -28,8 +28,8 @@ struct SramTile {
     note_sram_write(&element[row][col], count * static_cast<int>(sizeof(E)));
     return &element[row][col];
   }
-  __device__ __forceinline__ E load(int row, int col) const { return *read(row, col, 1); }
-  __device__ __forceinline__ void store(int row, int col, E value) { *write(row, col, 1) = value; }
+  __device__ __forceinline__ float load(int row, int col) const { return to_float(*read(row, col, 1)); }
+  __device__ __forceinline__ void store(int row, int col, float value) { *write(row, col, 1) = from_float<E>(value); }
 };
 
 /// Rows x Cols fp32 values in the registers of one warp. `Lanes` lanes share a row, so 32 / Lanes rows lie side by side, and
@@ -60,7 +60,7 @@ struct Fragment {
   __device__ __forceinline__ bool speaks_for_row() const { return col0 == 0; }
 };
 
-/// load_tile where rows start anywhere (head_dim or seqlen_k not a multiple of 4): one element at a time.
+/// load_tile where rows start anywhere (head_dim or seqlen_k not a multiple of 16 bytes): one element at a time.
 template <int Threads, class E, int Rows, int Cols, class T>
 __device__ __forceinline__ void load_unaligned_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0) {
   ATTN_UNROLL_4 for (int n = threadIdx.x; n < Rows * Cols; n += Threads) {
@@ -83,35 +83,37 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
 }
 
 /// HBM -> SRAM: the tile whose first element is (row0, col0) of `from`. What lies outside of `from` becomes 0, so that a
-/// ragged tile needs no special case in any product. Each of the block's Threads stays in its four columns and goes down the
-/// rows, eight loads in flight; a __syncthreads must follow before anyone reads the tile.
+/// ragged tile needs no special case in any product. Each of the block's Threads stays in its 16 bytes of a row and goes down
+/// the rows, up to eight loads in flight; a __syncthreads must follow before anyone reads the tile.
 template <int Threads, class E, int Rows, int Cols, class T>
 __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0 = 0) {
-  if (from.cols % 4 != 0) return load_unaligned_tile<Threads>(to, from, row0, col0);
-  constexpr int kPerRow = Cols / 4, kStep = Threads / kPerRow, kBatch = 8;
-  static_assert(Threads % kPerRow == 0);
+  constexpr int kVector = Global<T>::kVector, kPerRow = Cols / kVector, kStep = Threads / kPerRow;
+  static_assert(Threads % kPerRow == 0 && sizeof(E) == sizeof(T));
+  constexpr int kBatch = Rows <= kStep ? 1 : Rows / kStep < 8 ? Rows / kStep : 8;
   constexpr bool kWhole = Rows % (kBatch * kStep) == 0;  // no thread ever steps past the tile
-  const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * 4;
-  const int64_t rows = col0 + col < from.cols ? from.rows - row0 : 0;  // that exist in these columns
+  if (from.cols % kVector != 0) return load_unaligned_tile<Threads>(to, from, row0, col0);
+  const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
+  const Global<T> mine = from.rows_from(row0 + row);
+  const int rows = col0 + col >= from.cols ? 0 : mine.rows < Rows - row ? static_cast<int>(mine.rows) : Rows - row;  // to load, in these columns
   ATTN_UNROLL for (int r0 = 0; r0 < Rows; r0 += kBatch * kStep) {
     float4 x[kBatch];
-    ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep) x[b] = from.load4_if(r < rows && (kWhole || r < Rows), row0 + r, col0 + col);
+    ATTN_UNROLL for (int b = 0; b < kBatch; ++b) x[b] = mine.load_vector_if(r0 + b * kStep < rows, r0 + b * kStep, col0 + col);
     ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep)
-      if (kWhole || r < Rows) *reinterpret_cast<float4*>(to.write(r, col, 4)) = x[b];
+      if (kWhole || r < Rows) *reinterpret_cast<float4*>(to.write(r, col, kVector)) = x[b];
   }
 }
 
 /// Registers -> HBM: the part of the fragment that lies inside of `to`, whose element (row0, col0) is the tile's first.
-template <int Rows, int Cols, int Lanes, int Run>
-__device__ __forceinline__ void store_tile(Global<float> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0, int64_t col0 = 0) {
-  const bool aligned = Run == 4 && to.cols % 4 == 0;
+template <class E, int Rows, int Cols, int Lanes, int Run>
+__device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0, int64_t col0 = 0) {
+  const bool aligned = to.cols % Run == 0;
   ATTN_UNROLL for (int i = 0; i < from.kRows; ++i) {
     const int64_t row = row0 + from.row(i);
     if (row >= to.rows) continue;
     ATTN_UNROLL for (int j = 0; j < from.kCols; j += Run) {
       const int64_t col = col0 + from.col(j);
       if (aligned) {
-        if (col < to.cols) to.store4(row, col, make_float4(from(i, j), from(i, j + Run / 4), from(i, j + Run / 2), from(i, j + Run - 1)));
+        if (col < to.cols) to.template store_run<Run>(row, col, &from.value[i][j]);
       } else {
         ATTN_UNROLL for (int r = 0; r < Run; ++r)
           if (col + r < to.cols) to.store(row, col + r, from(i, j + r));
@@ -120,9 +122,9 @@ __device__ __forceinline__ void store_tile(Global<float> to, const Fragment<Rows
   }
 }
 
-/// e^x = 2^(kLog2e x). exp2f is a single instruction's work on a GPU, expf three times that; the rounding of the product costs a
-/// relative error of |x| 6e-8, which weights that matter (small |x|) hardly see, and x = 0 stays exactly 1.
-constexpr float kLog2e = 1.44269504f;
+/// e^x = 2^(x log2 e). The steps keep scores in units of log 2 (the factor goes into softmax_scale), so that a weight costs one
+/// subtraction and one instruction for 2^x. The largest score of a row still gives exactly 1.
+constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// Maximum and sum along the rows of a fragment: x[i] holds what this lane found in its columns of row(i); afterwards every
 /// lane of the row holds the row's.

@@ -13,8 +13,6 @@
 //   make yardstick && ./yardstick
 #include <cublas_v2.h>
 
-#include "common/device/device.h"
-#include "common/device/gpu/tensor_core.h"
 #include "steps/step02_fused_row_softmax.cu"
 
 namespace attention::ATTN_DEVICE::yardstick {
@@ -69,19 +67,19 @@ __global__ void hide(Mask mask, Global<E> S) {
   for (int64_t j = mask.keys_end(i + 1) + threadIdx.x; j < mask.seqlen_k; j += blockDim.x) S.head(head).store(i, j, -INFINITY);
 }
 
-void launch_mask(const Problem& p, void* S) {
+void launch_mask(const Problem& p, Target S) {
   const Mask mask{p.seqlen_q, p.seqlen_k, p.causal};
-  const auto with_element = [&](auto element) { launch("mask", hide<decltype(element)>, p.L(), 256, 0, mask, pairs<decltype(element)>(p, S, "S")); };
-  if (p.dtype == Dtype::fp32) with_element(float{});
-  if (p.dtype == Dtype::fp16) with_element(half{});
-  if (p.dtype == Dtype::bf16) with_element(bfloat16{});
+  with_element(p, [&](auto element) {
+    using E = decltype(element);
+    launch("mask", hide<E>, p.L(), 256, 0, mask, pairs<E>(p, S));
+  });
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
-  void *S = t.scratch("S"), *P = t.scratch("P"), *LSE = t.scratch("LSE");
+  void *S = t.scratch("S"), *P = t.scratch("P");
   launch_product("scores", p, p.softmax_scale, {t.q, p.seqlen_q, p.head_dim}, {t.k, p.seqlen_k, p.head_dim}, true, S);
-  if (p.causal) launch_mask(p, S);
-  step02::launch_softmax(p, S, P, LSE);
+  if (p.causal) launch_mask(p, Target{S, "S"});
+  step02::launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.scratch("LSE"), "LSE"});
   launch_product("values", p, 1, {P, p.seqlen_q, p.seqlen_k}, {t.v, p.seqlen_k, p.head_dim}, false, t.o);
 }
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "common/device/cpu/executor.h"
+#include "common/device/cpu/half.h"
 #include "common/harness/error.h"
 
 // CUDA's keywords that mean nothing on one address space. (Not __noinline__: libstdc++ uses that word itself.)
@@ -19,6 +20,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 
+#define ATTN_UNROLL_GPU
 #if defined(__clang__)
 #define ATTN_UNROLL _Pragma("unroll")
 #define ATTN_UNROLL_1 _Pragma("nounroll")
@@ -55,11 +57,13 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 inline void __syncthreads(ATTN_CALLER) { executor::block_barrier({file, line}); }
 inline void __syncwarp(ATTN_CALLER) { executor::warp_barrier({file, line}); }
 
-/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix.
-/// T is `float` to write or `const float` to read. Each access is checked against rows and cols and counted under the
-/// tensor's name. A view made on the device, from an address and two sizes, counts as "(unnamed)".
+/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix. T is float, half or
+/// bfloat16, const to read; values are fp32 on this side of the view. Each access is checked against rows and cols and
+/// counted under the tensor's name. A view made on the device, from an address and two sizes, counts as "(unnamed)".
 template <class T>
 struct Global {
+  using E = std::remove_const_t<T>;
+  static constexpr int kVector = 16 / sizeof(E);
   T* data;
   int64_t rows;
   int64_t cols;
@@ -76,27 +80,36 @@ struct Global {
     one.heads_ = 1;
     return one;
   }
-  T load(int64_t row, int64_t col, ATTN_CALLER) const {
+  /// What lies below the first `row` rows of this head.
+  Global rows_from(int64_t row) const {
+    Global below = *this;
+    below.data += row * cols;
+    below.rows -= row;
+    return below;
+  }
+  float load(int64_t row, int64_t col, ATTN_CALLER) const {
     const T* from = checked("load", 1, row, col, file, line);
     executor::block_view.requested[tensor_].load += sizeof(T);
-    return *from;
+    return to_float(*from);
   }
-  /// Four neighbours, or zeros (and no access, no bytes) when `inside` is false.
-  float4 load4_if(bool inside, int64_t row, int64_t col, ATTN_CALLER) const {
+  /// kVector neighbours as they are in HBM, or zeros (and no access, no bytes) when `inside` is false.
+  float4 load_vector_if(bool inside, int64_t row, int64_t col, ATTN_CALLER) const {
     if (!inside) return {};
-    const T* from = checked("load", 4, row, col, file, line);
+    const T* from = checked("load", kVector, row, col, file, line);
     executor::block_view.requested[tensor_].load += sizeof(float4);
     return *reinterpret_cast<const float4*>(from);
   }
-  void store(int64_t row, int64_t col, T value, ATTN_CALLER) const {
+  void store(int64_t row, int64_t col, float value, ATTN_CALLER) const {
     T* to = checked("store", 1, row, col, file, line);
     executor::block_view.requested[tensor_].store += sizeof(T);
-    *to = value;
+    *to = from_float<E>(value);
   }
-  void store4(int64_t row, int64_t col, float4 value, ATTN_CALLER) const {
-    T* to = checked("store", 4, row, col, file, line);
-    executor::block_view.requested[tensor_].store += sizeof(float4);
-    *reinterpret_cast<float4*>(to) = value;
+  /// N neighbours in one access.
+  template <int N>
+  void store_run(int64_t row, int64_t col, const float* values, ATTN_CALLER) const {
+    T* to = checked("store", N, row, col, file, line);
+    executor::block_view.requested[tensor_].store += N * sizeof(T);
+    for (int n = 0; n < N; ++n) to[n] = from_float<E>(values[n]);
   }
 
  private:
@@ -106,7 +119,7 @@ struct Global {
   __forceinline__ T* checked(const char* access, int elements, int64_t row, int64_t col, const char* file, int line) const {
     T* address = data + row * cols + col;
     const bool inside = (row >= 0) & (row < rows) & (col >= 0) & (col + elements <= cols) & (data != nullptr);
-    const bool aligned = elements == 1 || reinterpret_cast<uintptr_t>(address) % sizeof(float4) == 0;
+    const bool aligned = reinterpret_cast<uintptr_t>(address) % (elements * sizeof(T)) == 0;
     if (!(inside & aligned)) [[unlikely]]
       executor::report_hbm_access({access, tensor_, data, rows, cols, row, col, elements}, {file, line});
     return address;
@@ -174,6 +187,20 @@ inline float exp2f(float x) {
   const float whole = round_to_int(x, n);
   return scaled_exp((x - whole) * 0.693147181f, n);
 }
+
+/// A product rounded on its own: never fused with a sum that follows.
+inline float __fmul_rn(float a, float b) {
+  float product = a * b;
+#if defined(__x86_64__)
+  asm("" : "+x"(product));
+#else
+  asm("" : "+m"(product));
+#endif
+  return product;
+}
+
+/// 2^x; results under 2^-126 become 0.
+inline float exp2_or_zero(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 
 /// Four floats that the compiler keeps in one register; Unaligned4 is how four neighbours of an array become one.
 using Vector4 = float __attribute__((vector_size(16), may_alias));

@@ -2,16 +2,20 @@
 // common/device/cpu/kernel_language.h gives the same names for the CPU executor; keep the two in step.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "common/device/gpu/launch_log.h"
 #include "common/harness/error.h"
 
 #define ATTN_UNROLL _Pragma("unroll")
+#define ATTN_UNROLL_GPU _Pragma("unroll")  // where only registers on a GPU gain: the CPU executor keeps the loop
 #define ATTN_UNROLL_1 _Pragma("unroll 1")
 #define ATTN_UNROLL_2 _Pragma("unroll 2")
 #define ATTN_UNROLL_4 _Pragma("unroll 4")
@@ -19,12 +23,30 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// ld.global.cg: a load that goes past L1 to L2, like __ldcg. A kernel never loads what it stores, so unlike __ldcg these are
-/// not volatile and the compiler may have many of them in flight.
+using bfloat16 = __nv_bfloat16;  // `half` has its name from CUDA
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(bfloat16 x) { return __bfloat162float(x); }
+template <class E>
+__device__ __forceinline__ E from_float(float x) {  // to the nearest, ties to even
+  if constexpr (std::is_same_v<E, half>) return __float2half_rn(x);
+  else if constexpr (std::is_same_v<E, bfloat16>) return __float2bfloat16_rn(x);
+  else return x;
+}
+
+/// ld.global.cg: loads that go past L1 to L2, like __ldcg. A kernel never loads what it stores, so unlike __ldcg these are not
+/// volatile, and the compiler may have many of them in flight.
 __device__ __forceinline__ float load_past_l1(const float* address) {
   float x;
   asm("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(address));
   return x;
+}
+template <class E>
+__device__ __forceinline__ float load_past_l1(const E* address) {
+  unsigned short bits;
+  asm("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(address));
+  return to_float(reinterpret_cast<const E&>(bits));
 }
 __device__ __forceinline__ float4 load_past_l1(const float4* address, bool wanted) {  // 0 where it is not wanted
   float4 x;
@@ -35,12 +57,14 @@ __device__ __forceinline__ float4 load_past_l1(const float4* address, bool wante
   return x;
 }
 
-/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix.
-/// T is `float` to write or `const float` to read. Loads go past L1 (the tile loads touch each byte once per block, so that
-/// what crosses from L2 is what the kernel asks for). The CPU executor's Global checks each access against this head's
-/// rows and cols and counts its bytes.
+/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix. T is float, half or
+/// bfloat16, const to read. Values are fp32 on this side of the view, whatever they are in HBM. Loads go past L1 (tile loads
+/// touch each byte once per block, so that what crosses from L2 is what the kernel asks for). The CPU executor's Global
+/// checks each access against rows and cols and counts its bytes.
 template <class T>
 struct Global {
+  using E = std::remove_const_t<T>;
+  static constexpr int kVector = 16 / sizeof(E);  // elements in the widest access
   T* data;
   int64_t rows;
   int64_t cols;
@@ -49,11 +73,30 @@ struct Global {
   __device__ Global(T* address, int64_t rows_, int64_t cols_) : data(address), rows(rows_), cols(cols_) {}
 
   __device__ Global head(int64_t h) const { return Global(data + h * rows * cols, rows, cols); }
-  __device__ T load(int64_t row, int64_t col) const { return load_past_l1(data + row * cols + col); }
-  __device__ float4 load4_if(bool inside, int64_t row, int64_t col) const { return load_past_l1(reinterpret_cast<const float4*>(data + row * cols + col), inside); }
-  __device__ void store(int64_t row, int64_t col, T value) const { data[row * cols + col] = value; }
-  __device__ void store4(int64_t row, int64_t col, float4 value) const { *reinterpret_cast<float4*>(data + row * cols + col) = value; }
+  /// What lies below the first `row` rows of this head.
+  __device__ Global rows_from(int64_t row) const { return Global(data + row * cols, rows - row, cols); }
+  __device__ float load(int64_t row, int64_t col) const { return load_past_l1(data + row * cols + col); }
+  /// kVector neighbours as they are in HBM, or zeros (and no access) when `inside` is false.
+  __device__ float4 load_vector_if(bool inside, int64_t row, int64_t col) const {
+    return load_past_l1(reinterpret_cast<const float4*>(data + row * cols + col), inside);
+  }
+  __device__ void store(int64_t row, int64_t col, float value) const { data[row * cols + col] = from_float<E>(value); }
+  /// N neighbours in one access.
+  template <int N>
+  __device__ void store_run(int64_t row, int64_t col, const float* values) const {
+    struct alignas(N * sizeof(E)) { E element[N]; } run;
+    ATTN_UNROLL for (int n = 0; n < N; ++n) run.element[n] = from_float<E>(values[n]);
+    *reinterpret_cast<decltype(run)*>(data + row * cols + col) = run;
+  }
 };
+
+/// 2^x in one instruction, as exact as exp2f (2 ulp) but for results under 2^-126, which become 0: beside a row's largest
+/// weight, 2^0, both are nothing.
+__device__ __forceinline__ float exp2_or_zero(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 /// The block's dynamic SRAM, laid out as `Layout` (a struct of SRAM tiles). launch() asks for sizeof(Layout), so that the
 /// size is written once.

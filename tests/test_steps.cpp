@@ -1,0 +1,135 @@
+// Every step, on each device, against the float64 reference, PyTorch's float64 (tests/data) and the traffic formulas.
+#include <memory>
+
+#include "tests/run_method.h"
+
+using namespace attention;
+
+namespace {
+
+Case make_batched(int64_t batch, int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal) {
+  Case c = make_case(batch * heads, seqlen_q, seqlen_k, head_dim, causal);
+  c.problem.batch = batch;
+  c.problem.heads = heads;
+  return c;
+}
+
+/// Exact in all methods and tiles; on the CPU executor the counted bytes and FLOPs are the expected ones.
+void check_all_methods(Device& device, const Case& c) {
+  const Reference reference = c.reference();
+  for_each_method(device, c.problem, [&](const Step&, const Method& method, const Problem& problem) {
+    const StepRun run = run_method(device, method, problem, c.inputs());
+    check_exact(run, problem, reference, true);
+    if (device.kind() == DeviceKind::cpu) check_counts(run, method, problem);
+  });
+}
+
+void lengths(Device& device) {
+  for (const bool causal : {false, true})
+    for (const int64_t n : {1, 9, 31, 33, 77, 137, 192, 200}) check_all_methods(device, make_batched(2, 3, n, n, 64, causal));
+  check_all_methods(device, make_batched(1, 1, 1000, 1000, 64, true));
+}
+
+void queries_and_keys_of_different_lengths(Device& device) {
+  for (const bool causal : {false, true}) {
+    check_all_methods(device, make_batched(1, 2, 300, 1000, 64, causal));
+    check_all_methods(device, make_batched(2, 1, 1000, 300, 64, causal));
+    check_all_methods(device, make_batched(2, 3, 9, 65, 64, causal));
+    check_all_methods(device, make_batched(2, 3, 70, 33, 64, causal));
+    check_all_methods(device, make_batched(2, 3, 1, 20, 64, causal));
+  }
+}
+
+void head_dims(Device& device) {
+  for (const bool causal : {false, true})
+    for (const int d : {1, 16, 40, 46, 63, 80, 96, 128, 130, 256}) check_all_methods(device, make_batched(1, 2, 130, 137, d, causal));
+}
+
+/// Inputs of one sign, where rounding errors pile up, over many keys and, for dK and dV, over many queries.
+void one_sign(Device& device) {
+  for (const int d : {64, 128}) {
+    for (const auto& [seqlen_q, seqlen_k] : {std::pair{64, 4096}, {4096, 64}}) {
+      const Case c = make_case(1, seqlen_q, seqlen_k, d, false, "abs");
+      const Reference reference = c.reference();
+      for_each_method(device, c.problem, [&](const Step&, const Method& method, const Problem& problem) {
+        check_exact(run_method(device, method, problem, c.inputs()), problem, reference);
+      });
+    }
+  }
+}
+
+/// The reference's allowance around PyTorch's values.
+void golden(Device& device) {
+  for (const std::string& name : golden_cases()) {
+    INFO(name);
+    const Case c = read_golden(name);
+    Reference truth = c.reference();
+    truth.o.value = read_npy_double(golden_path(name, "o.npy"), 4).values;
+    truth.lse.value = read_npy_double(golden_path(name, "lse.npy"), 3).values;
+    truth.dq.value = read_npy_double(golden_path(name, "dq.npy"), 4).values;
+    truth.dk.value = read_npy_double(golden_path(name, "dk.npy"), 4).values;
+    truth.dv.value = read_npy_double(golden_path(name, "dv.npy"), 4).values;
+    for_each_method(device, c.problem, [&](const Step&, const Method& method, const Problem& problem) {
+      check_exact(run_method(device, method, problem, c.inputs()), problem, truth);
+    });
+  }
+}
+
+struct Totals {
+  int64_t load = 0, store = 0, flops = 0;
+  bool operator==(const Totals&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Totals& t) { return out << "load " << t.load << ", store " << t.store << ", FLOPs " << t.flops; }
+
+/// What the executor counted in one head of N x N with tiles of 64x64, launch by launch.
+std::vector<Totals> counted(Device& device, const char* id, size_t method, int64_t n, bool causal = false) {
+  const Step& step = *find_step(DeviceKind::cpu, id);
+  Case c = make_case(1, n, n, 64, causal);
+  c.problem.tile = {64, 64};
+  c.problem.sram_limit = device.sram_limit();
+  std::vector<Totals> totals;
+  for (const LaunchRecord& launch : run_method(device, step.methods.at(method), c.problem, c.inputs()).launches)
+    totals.push_back({total_load(launch.counted), total_store(launch.counted), launch.counted_flops * c.problem.head_dim});
+  return totals;
+}
+
+}  // namespace
+
+TEST_ON_EACH_DEVICE("steps are exact and ask for what their formulas say: N = 1 to 200", lengths)
+TEST_ON_EACH_DEVICE("steps are exact and ask for what their formulas say: Nq and Nk differ", queries_and_keys_of_different_lengths)
+TEST_ON_EACH_DEVICE("steps are exact and ask for what their formulas say: head_dim 1 to 256", head_dims)
+TEST_ON_EACH_DEVICE("steps are exact for inputs of one sign, 4096 keys or queries", one_sign)
+TEST_ON_EACH_DEVICE("steps agree with PyTorch's float64", golden)
+
+TEST_CASE("counted bytes and FLOPs are those worked out by hand") {
+  const auto device = open_plain_cpu();
+  // N = 1024: Q is 1024 * 64 * 4 = 262144 bytes, and so are K, V and O; 16 query tiles; LSE is 4096 bytes.
+  CHECK(counted(*device, "step04", 0, 1024) == std::vector<Totals>{{262144 + 16 * 2 * 262144, 266240, 268435456}});
+  CHECK(counted(*device, "step04", 0, 1024).front().load == 8650752);
+  CHECK(counted(*device, "step03", 0, 1024) == std::vector<Totals>{{12845056, 266240, 402653184}});
+  // N = 128: a tensor of 32768 bytes, S of 65536, LSE of 512, 2 tiles; a product of all pairs is 2 * 128 * 128 * 64 = 2097152.
+  CHECK(counted(*device, "step01", 0, 128) == std::vector<Totals>{{98304, 65536, 2097152}, {196608, 66048, 0}, {131072, 32768, 2097152}});
+  CHECK(counted(*device, "step02", 0, 128) == std::vector<Totals>{{98304, 65536, 2097152}, {65536, 66048, 0}, {131072, 32768, 2097152}});
+  CHECK(counted(*device, "step05", 2, 128) == 
+        std::vector<Totals>{{65536, 512, 0}, {65536 + 131072 + 2048, 65536, 8388608}, {65536 + 131072 + 1024, 32768, 6291456}});
+  // Causal: 3 of the 4 tiles are visited. The second key tile sees only the second half of Q, dO, LSE and delta.
+  CHECK(counted(*device, "step04", 0, 128, true) == std::vector<Totals>{{32768 + 32768 + 65536, 33280, 3145728}});
+  CHECK(counted(*device, "step05", 2, 128, true) == 
+        std::vector<Totals>{{65536, 512, 0}, {65536 + 98304 + 1536, 65536, 6291456}, {65536 + 98304 + 1024, 32768, 4718592}});
+}
+
+TEST_CASE("no thread order shows a race, and all give the same bits") {
+  const auto device = open_plain_cpu();
+  for (const auto& [seqlen_q, seqlen_k, d] : {std::tuple{77, 77, 64}, {70, 130, 40}, {137, 33, 63}, {33, 70, 128}, {17, 35, 256}}) {
+    for (const bool causal : {false, true}) {
+      const Case c = make_case(2, seqlen_q, seqlen_k, d, causal);
+      for_each_method(*device, c.problem, [&](const Step&, const Method& method, const Problem& problem) {
+        const StepRun first = run_method(*device, method, problem, c.inputs());
+        for (const uint64_t order : {1, 2}) {
+          const WithExecutor options({.race_check = ExecutorOptions::RaceCheck::all, .thread_order = order});
+          CHECK(same_bits(first, run_method(*device, method, problem, c.inputs())));
+        }
+      });
+    }
+  }
+}
