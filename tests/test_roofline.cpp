@@ -382,7 +382,7 @@ TEST_CASE("step00 measures this GPU and the steps predict from it", "[gpu]") {
   INFO("predicted " << predicted << " ms, took " << took << " ms");
   CHECK(predicted < 1.02 * took);
   CHECK(predicted > 0.5 * took);
-  CHECK(run("ATTN_DEVICE_FIGURES=/no/such/place/x.json", "step00").code == 2);
+  CHECK(run("ATTN_DEVICE_FIGURES=/proc/no/x.json", "step00").code == 2);
 }
 
 TEST_CASE("the yardstick is right", "[gpu]") {

@@ -1,6 +1,7 @@
 // main() of step00: what works here, how fast the memories and the products are, and the file that the other programs read.
 // Exit codes: 0 ok (also without a GPU), 2 bad arguments, 4 a GPU that is present but unusable, a CUDA error, out of memory.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -28,25 +29,31 @@ void print(const std::string& person, const std::string& program, const std::str
 }
 
 #if defined(ATTN_HAVE_CUDA)
-/// Writes the figures where the other programs look for them. Throws BadArguments when that place was named by the user and
-/// cannot be written; the default place only earns a note.
+/// Throws BadArguments when ATTN_DEVICE_FIGURES names a file that cannot be written: asked before measuring, not after it.
+void refuse_unwritable_figures() {
+  const char* named = std::getenv("ATTN_DEVICE_FIGURES");
+  if (named == nullptr || *named == 0) return;
+  const std::filesystem::path path = named, folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (std::filesystem::is_directory(path) || access(folder.c_str(), W_OK) != 0)
+    throw BadArguments(fmt::format("ATTN_DEVICE_FIGURES={}: is a folder, or its folder does not exist or cannot be written", named));
+}
+
+/// Writes the figures where the other programs look for them.
 Finding keep_figures(const std::string& gpu, const std::string& text) {
-  const std::string path = figures_path(gpu);
-  const Finding failed{"figures", Finding::State::note, path.empty() ? "not kept: the environment has neither XDG_CACHE_HOME nor HOME" : "not kept: " + path + " cannot be written",
-                       "name a file with ATTN_DEVICE_FIGURES=file, here and for the other steps"};
-  if (path.empty()) return failed;
+  const std::string path = figures_path(gpu), next = "name a file with ATTN_DEVICE_FIGURES=file, here and for the other steps";
+  if (path.empty()) return {"figures", Finding::State::note, "not kept: the environment has neither XDG_CACHE_HOME nor HOME", next};
   std::error_code error;
-  if (const auto parent = std::filesystem::path(path).parent_path(); !parent.empty()) std::filesystem::create_directories(parent, error);
+  if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty()) std::filesystem::create_directories(folder, error);
   try {
     write_whole(path, text);
   } catch (const BadArguments&) {
-    if (std::getenv("ATTN_DEVICE_FIGURES") != nullptr) throw BadArguments("ATTN_DEVICE_FIGURES=" + path + ": cannot be written");
-    return failed;
+    return {"figures", Finding::State::note, "not kept: " + path + " cannot be written", next};
   }
   return {"figures", Finding::State::ok, "kept in " + path + ": every step predicts from them", ""};
 }
 
 int measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
+  refuse_unwritable_figures();
   DeviceFigures figures;
   {
     Progress progress;
