@@ -24,6 +24,7 @@ need libfmt-dev has_header fmt/format.h
 need nlohmann-json3-dev has_header nlohmann/json.hpp
 need libboost-context-dev has_header boost/context/detail/fcontext.hpp
 need catch2 has_catch2
+need python3-numpy python3 -c 'import numpy'
 
 if [ -n "$missing" ]; then
   as_root=""

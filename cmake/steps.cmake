@@ -19,6 +19,7 @@ function(attn_add_step STEP_FILE)
     add_library(${STEP_ID}_gpu OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu)
     target_compile_options(${STEP_ID}_gpu PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo>)
     target_link_libraries(${STEP_ID}_gpu PRIVATE harness)
+    set_target_properties(${STEP_ID}_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)  # they go into libattention_steps.so too
     list(APPEND objects ${STEP_ID}_gpu)
   endif()
 

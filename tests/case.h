@@ -61,6 +61,7 @@ inline Case read_golden(const std::string& name) {
   c.problem.seqlen_q = q.shape[2];
   c.problem.seqlen_k = k.shape[2];
   c.problem.head_dim = static_cast<int>(q.shape[3]);
+  c.problem.dtype = q.was_half ? Dtype::fp16 : Dtype::fp32;
   c.problem.softmax_scale = 1 / std::sqrt(static_cast<float>(c.problem.head_dim));
   std::stringstream json;
   json << std::ifstream(golden_path(name, "case.json")).rdbuf();
@@ -74,6 +75,10 @@ inline Case read_golden(const std::string& name) {
 
 inline const std::vector<std::string>& golden_cases() {
   static const std::vector<std::string> names = {"one_token", "ragged_causal", "ragged_d40", "short_query", "empty_rows", "rising_scores", "large_scores"};
+  return names;
+}
+inline const std::vector<std::string>& half_golden_cases() {  // with float16 inputs
+  static const std::vector<std::string> names = {"half_d64", "half_ragged"};
   return names;
 }
 

@@ -11,6 +11,7 @@
 #include "common/device/device_api.h"
 #include "common/harness/buffers.h"
 #include "common/harness/check.h"
+#include "common/harness/half.h"
 #include "common/harness/memory.h"
 #include "common/harness/result.h"
 #include "common/harness/step.h"
@@ -40,7 +41,9 @@ inline StepRun run_method(Device& device, const Method& method, const Problem& p
   for (const Scratch& buffer : method.scratch(problem)) add(buffer.name, buffer.bytes);
 
   const auto copy_in = [&](const char* name, std::span<const float> values) {
-    device.copy_in(buffers.find(name), values.data(), static_cast<int64_t>(values.size_bytes()));
+    if (problem.dtype == Dtype::fp32) return device.copy_in(buffers.find(name), values.data(), static_cast<int64_t>(values.size_bytes()));
+    const std::vector<uint16_t> bits = narrow(problem.dtype, values);
+    device.copy_in(buffers.find(name), bits.data(), static_cast<int64_t>(bits.size() * sizeof(uint16_t)));
   };
   copy_in("q", inputs.q);
   copy_in("k", inputs.k);
@@ -58,6 +61,11 @@ inline StepRun run_method(Device& device, const Method& method, const Problem& p
   const auto copy_out = [&](const char* output, const char* buffer, int64_t elements) {
     std::vector<float>& values = run.outputs[output];
     values.resize(static_cast<size_t>(elements));
+    if (problem.dtype != Dtype::fp32 && std::string(output) != "lse") {
+      std::vector<uint16_t> bits(static_cast<size_t>(elements));
+      device.copy_out(bits.data(), buffers.find(buffer), elements * static_cast<int64_t>(sizeof(uint16_t)));
+      return widen(problem.dtype, bits, values);
+    }
     device.copy_out(values.data(), buffers.find(buffer), elements * static_cast<int64_t>(sizeof(float)));
   };
   if (method.backward) {
@@ -105,14 +113,21 @@ inline const ReferenceTensor& output_of(const Reference& reference, const std::s
   return name == "o" ? reference.o : name == "lse" ? reference.lse : name == "dq" ? reference.dq : name == "dk" ? reference.dk : reference.dv;
 }
 
-/// Every output within the allowance, by the harness's own comparison. `default_inputs`: relative L2 too.
+/// Every output within the allowance, by the harness's own comparison. `default_inputs`: relative L2 too. `stored_pairs`: the
+/// method keeps S or P in HBM, in the problem's type.
 inline void check_exact(const StepRun& run, const Problem& problem, const Reference& reference, bool default_inputs = false,
-                        const Selection& selection = {}) {
+                        const Selection& selection = {}, bool stored_pairs = false) {
   for (const auto& [name, values] : run.outputs) {
-    const CheckResult result = check_output(name, problem, values, output_of(reference, name), selection, default_inputs);
+    const CheckResult result = check_output(name, problem, values, output_of(reference, name), selection, default_inputs, stored_pairs);
     INFO(result.reason);
     CHECK(result.pass);
   }
+}
+
+inline bool stores_pairs(const Method& method, const Problem& problem) {
+  for (const Scratch& buffer : method.scratch(problem))
+    if (buffer.quadratic) return true;
+  return false;
 }
 
 /// Bytes by tensor: {load, store}.

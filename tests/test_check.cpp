@@ -297,6 +297,10 @@ TEST_CASE("relative L2 is judged for the default inputs alone", "[check]") {
   CHECK(judged.reason.find("relative L2") != std::string::npos);
   CHECK_FALSE(reported.l2_judged);
   CHECK(reported.pass);
+  const CheckResult wider = check_output("o", e.c.problem, e.o, e.reference.o, {}, true, false, 8);  // as the yardstick's
+  CHECK(wider.pass);
+  CHECK(wider.tolerance == Approx(8 * judged.tolerance));
+  CHECK(*wider.l2_bound == Approx(8 * *judged.l2_bound));
   // Two keys: correct fp32 may exceed any bound (its gradients cancel), so only the elements are judged.
   const Case two = make_case(1, 64, 2, 64);
   const Reference r = two.reference();
@@ -330,18 +334,18 @@ TEST_CASE("the tolerance grows beyond 4096 tokens", "[check]") {
   CHECK(l2_bound(p, "dk") == 2e-6);
   p.seqlen_k = 16384;
   CHECK(tolerance(p) == Approx(2e-6));
-  CHECK(l2_bound(p, "o") == Approx(2e-6));
-  CHECK(l2_bound(p, "dv") == Approx(4e-6));
+  CHECK(*l2_bound(p, "o") == Approx(2e-6));
+  CHECK(*l2_bound(p, "dv") == Approx(4e-6));
   p.seqlen_q = 65536;
   CHECK(tolerance(p) == Approx(4e-6));
 }
 
 TEST_CASE("the verdict claims nothing for huge scores", "[check]") {
   const Reference huge = make_case(1, 1, 1, 64, false, "const:133120").reference(false);
-  CHECK(verdict(true, huge) == "PASS, 1e-6 not claimed: scores up to 1.42e+11");
-  CHECK(verdict(false, huge) == "FAIL");
+  CHECK(verdict(true, Dtype::fp32, huge) == "PASS, 1e-6 not claimed: scores up to 1.42e+11");
+  CHECK(verdict(false, Dtype::fp32, huge) == "FAIL");
   const Reference usual = make_case(1, 64, 64, 64).reference(false);
-  CHECK(verdict(true, usual) == "PASS");
+  CHECK(verdict(true, Dtype::fp32, usual) == "PASS");
   CHECK(usual.mean_weight == Approx(1.7).margin(0.1));
 }
 

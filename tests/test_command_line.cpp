@@ -97,8 +97,6 @@ TEST_CASE("bad arguments exit 2 with one line") {
 }
 
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
-  refuses("step04 --dtype fp16", 3, "step04 has no fp16");
-  refuses("step04 --preset article", 3, "fp16");
   refuses("step04 --product tensor-cores", 3, "cuda-cores");
   refuses("step04 --sweep-tiles", 3, "--tile");
   refuses("step04 --tile 48x48", 3, "64x64");
@@ -186,6 +184,7 @@ TEST_CASE("explicit flags override a preset") {
   CHECK(json["problem"]["seqlen_q"] == 1024);
   CHECK(json["problem"]["seqlen_k"] == 100);
   CHECK(Json::parse(run("step04 --preset article --dtype fp32 --plan --json -").out)["problem"]["seqlen_q"] == 4096);
+  CHECK(Json::parse(run("step04 --preset article --dtype fp32 --plan --json -").out)["dtype"] == "fp32");
 }
 
 TEST_CASE("--check none and --check sample never look like a full check") {
@@ -238,4 +237,51 @@ TEST_CASE("a JSON file is written whole or not at all") {
   CHECK(run("step04 --seqlen 0 --json " + path + "2").code == 2);
   CHECK_FALSE(std::filesystem::exists(path + "2"));
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
+}
+
+TEST_CASE("every step in fp16 and bf16") {
+  for (const char* step : {"step01", "step02", "step03", "step04", "step05"}) {
+    for (const char* dtype : {"fp16", "bf16"}) {
+      for (const char* flags : {"--seqlen 77 --causal", "--seqlen-q 70 --seqlen-k 33 --causal --head-dim 40", "--seqlen 33 --head-dim 63 --init randn:4"}) {
+        const std::string command = std::string(step) + " --heads 2 --dtype " + dtype + " " + flags;
+        INFO(command);
+        const Outcome outcome = run(command + " --json -");
+        INFO(outcome.err);
+        REQUIRE(outcome.code == 0);
+        const Json json = Json::parse(outcome.out);
+        CHECK(json["dtype"] == dtype);
+        for (const Json& check : json["exactness"]) CHECK(check["tolerance"] == (dtype == std::string("fp16") ? 0x1p-10 : 0x1p-7));
+        CHECK(json["exactness"][0]["stored_pairs_allowed"] == (step == std::string("step01") || step == std::string("step02")));
+      }
+    }
+  }
+}
+
+TEST_CASE("raw scores beyond fp16's range stay in fp32") {  // hard case A5: q = k = 32, so q k = 65536 before the scale
+  const Folder folder;
+  const std::vector<float> big(64 * 64, 32);
+  std::vector<float> v(64 * 64), mean(64);
+  for (int j = 0; j < 64; ++j)
+    for (int x = 0; x < 64; ++x) mean[x] += (v[j * 64 + x] = static_cast<float>((j * 37 + x * 11) % 64 - 20) / 8) / 64;
+  for (const char* name : {"q", "k"}) attention::write_npy(folder.path + "/" + name + ".npy", {1, 1, 64, 64}, big, true);
+  attention::write_npy(folder.path + "/v.npy", {1, 1, 64, 64}, v, true);
+  for (const char* step : {"step01", "step02", "step03", "step04"}) {
+    for (const char* dtype : {"", " --dtype bf16"}) {
+      const Outcome outcome = run(std::string(step) + " --load " + folder.path + dtype + " --save " + folder.path);
+      INFO(step << dtype << outcome.err);
+      REQUIRE(outcome.code == 0);
+      const attention::NpyArray<float> o = attention::read_npy(folder.path + "/o.npy", 4);
+      CHECK(o.was_half == (dtype == std::string()));
+      for (size_t n = 0; n < o.values.size(); ++n) REQUIRE(o.values[n] == Approx(mean[n % 64]).margin(0.02));
+    }
+  }
+  CHECK(run("step04 --seqlen 1 --heads 1 --init const:133120 --dtype bf16").code == 0);
+  refuses("step04 --seqlen 1 --heads 1 --init const:133120 --dtype fp16", 2, "too large for fp16");
+}
+
+TEST_CASE("the article's preset is one head in fp16") {
+  const Json json = Json::parse(run("step04 --preset article --plan --json -").out);
+  CHECK(json["dtype"] == "fp16");
+  CHECK(json["problem"]["heads"] == 1);
+  CHECK(json["traffic"]["hbm_expected_bytes"] == 4 * 4096 * 64 * 2 + 4096 * 4);
 }

@@ -1,11 +1,18 @@
 // The harness with steps made for the purpose: a wrong, stale, unsteady or miscounted result must never look like a right one.
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/harness/buffers.h"
 #include "common/harness/error.h"
+#include "common/harness/half.h"
 #include "common/harness/json.h"
 #include "common/harness/memory.h"
+#include "common/harness/npy.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #include "common/harness/timing.h"
@@ -15,13 +22,24 @@ using namespace attention;
 
 namespace {
 
+/// The tensor at `address`, whose elements have the problem's dtype.
+std::vector<float> values_of(const Problem& p, const void* address, int64_t elements) {
+  std::vector<float> values(elements);
+  if (p.dtype == Dtype::fp32)
+    std::copy_n(static_cast<const float*>(address), elements, values.begin());
+  else
+    widen(p.dtype, {static_cast<const uint16_t*>(address), static_cast<size_t>(elements)}, values);
+  return values;
+}
+
 /// Attention in plain host code: on the CPU executor device memory is host memory, and no kernel is launched.
 void plain_attention(const Problem& p, const Tensors& t) {
-  const float *q = static_cast<const float*>(t.q), *k = static_cast<const float*>(t.k), *v = static_cast<const float*>(t.v);
-  float *o = static_cast<float*>(t.o), *lse = static_cast<float*>(t.scratch("LSE"));
+  const std::vector<float> q = values_of(p, t.q, p.Xq()), k = values_of(p, t.k, p.Xk()), v = values_of(p, t.v, p.Xk());
+  std::vector<float> o(p.Xq());
+  float* lse = static_cast<float*>(t.scratch("LSE"));
   for (int64_t head = 0; head < p.heads_total(); ++head) {
     for (int64_t i = 0; i < p.seqlen_q; ++i) {
-      const float* qi = q + (head * p.seqlen_q + i) * p.head_dim;
+      const float* qi = q.data() + (head * p.seqlen_q + i) * p.head_dim;
       std::vector<double> s(p.seqlen_k), sum(p.head_dim);
       double m = -INFINITY, l = 0;
       for (int64_t j = 0; j < p.seqlen_k; ++j) {
@@ -35,6 +53,12 @@ void plain_attention(const Problem& p, const Tensors& t) {
       for (int c = 0; c < p.head_dim; ++c) o[(head * p.seqlen_q + i) * p.head_dim + c] = static_cast<float>(sum[c] / l);
       lse[head * p.seqlen_q + i] = static_cast<float>(m + std::log(l));
     }
+  }
+  if (p.dtype == Dtype::fp32) {
+    std::copy(o.begin(), o.end(), static_cast<float*>(t.o));
+  } else {
+    const std::vector<uint16_t> bits = narrow(p.dtype, o);
+    std::copy(bits.begin(), bits.end(), static_cast<uint16_t*>(t.o));
   }
 }
 
@@ -59,6 +83,24 @@ RunResult run(const Step& step, std::vector<const char*> flags = {}) {
   Progress progress;
   return run_step(options, step, chosen, progress);
 }
+
+/// What run() throws.
+std::string refusal(const Step& step, int code, std::vector<const char*> flags) {
+  try {
+    run(step, std::move(flags));
+  } catch (const ExitError& error) {
+    CHECK(error.code == code);
+    return error.what();
+  }
+  return "no error";
+}
+
+/// A folder of its own, removed at the end of the test.
+struct Folder {
+  std::string path = (std::filesystem::temp_directory_path() / ("attention_harness_" + std::to_string(getpid()))).string();
+  Folder() { std::filesystem::create_directories(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
 
 bool mentions(const RunResult& result, const std::string& text) {
   for (const std::string& line : result.failures)
@@ -114,6 +156,125 @@ TEST_CASE("memory behind a tensor and in fresh scratch is NaN") {  // hard case 
     for (int n = 0; n < 64 * 1024 / 4; ++n) all_nan = all_nan && std::isnan(behind_k[n]);
   }));
   CHECK(all_nan);
+}
+
+TEST_CASE("fp16 and bf16 pass through 2-byte buffers") {
+  for (const char* dtype : {"fp16", "bf16"}) {
+    INFO(dtype);
+    bool as_rounded = true, nan_behind = true;
+    const RunResult result = run(made_step([&](const Problem& p, const Tensors& t) {
+      plain_attention(p, t);
+      const auto* q = static_cast<const uint16_t*>(t.q);
+      for (int64_t n = 0; n < p.Xq(); ++n) as_rounded = as_rounded && std::abs(values_of(p, q + n, 1)[0]) < 7;
+      for (int64_t n = p.Xq(); n < p.Xq() + Buffers::kTailBytes / 2; ++n) nan_behind = nan_behind && q[n] == 0xffff;
+    }), {"--dtype", dtype});
+    INFO((result.failures.empty() ? "" : result.failures.front()));
+    CHECK(result.verdict == "PASS");
+    CHECK(as_rounded);
+    CHECK(nan_behind);
+    const std::vector<CheckResult>& checks = result.methods.front().checks;
+    CHECK(checks[0].tolerance == (dtype == std::string("fp16") ? 0x1p-10 : 0x1p-7));
+    CHECK(checks[0].worst > 0.05);  // o has been rounded
+    CHECK(checks[1].worst < 1e-3);  // lse is fp32
+    CHECK_FALSE(checks[0].stored_pairs);
+    CHECK(report_text(result).find(std::string(dtype) + "  B 1") != std::string::npos);
+    const nlohmann::json json = nlohmann::json::parse(json_text(result));
+    CHECK(json["dtype"] == dtype);
+    CHECK(json["exactness"][0]["relative_l2_bound"].is_null());
+    CHECK(json["exactness"][0]["relative_l2"] > 1e-5);
+  }
+}
+
+TEST_CASE("half precision: a wrong element fails, and NaN stays NaN") {
+  const auto with = [](uint16_t bits) {
+    return run(made_step([=](const Problem& p, const Tensors& t) {
+      plain_attention(p, t);
+      static_cast<uint16_t*>(t.o)[17] = bits;
+    }), {"--dtype", "fp16"});
+  };
+  CHECK(mentions(with(0x7e00), "nan"));
+  CHECK(mentions(with(to_fp16(5)), "5 instead of"));
+}
+
+TEST_CASE("pairs kept in HBM have an allowance of their own in half precision") {
+  Step step = made_step(plain_attention);
+  step.methods.front().scratch = [](const Problem& p) { return std::vector<Scratch>{row_scratch("LSE", p), quadratic_scratch("S", p)}; };
+  const RunResult half = run(step, {"--dtype", "bf16"}), full = run(step);
+  CHECK(half.methods.front().checks[0].stored_pairs);
+  CHECK(report_text(half).find("N x N tensors stored in bf16") != std::string::npos);
+  CHECK(half.methods.front().extra_bytes() == 2 * 40 * 4 + 2 * 40 * 40 * 2);
+  CHECK_FALSE(full.methods.front().checks[0].stored_pairs);
+}
+
+TEST_CASE("--save: fp16 as float16, bf16 as float32, lse as float32; --load: float16 files mean fp16") {
+  const Folder folder;
+  const Step step = made_step(plain_attention);
+  for (const auto& [dtype, is_half] : {std::pair{"fp16", true}, {"bf16", false}, {"fp32", false}}) {
+    run(step, {"--dtype", dtype, "--save", folder.path.c_str()});
+    const NpyArray<float> o = read_npy(folder.path + "/o.npy", 4);
+    CHECK(o.was_half == is_half);
+    CHECK_FALSE(read_npy(folder.path + "/lse.npy", 3).was_half);
+    std::vector<float> rounded = o.values;
+    if (dtype == std::string("bf16")) round_all(Dtype::bf16, rounded);
+    CHECK(rounded == o.values);
+  }
+  const auto load = [&](std::vector<const char*> flags, bool q_half, bool v_half) {
+    const std::vector<float> values(2 * 40 * 16, 1 / 3.0f);
+    for (const auto& [name, half] : {std::pair{"q", q_half}, {"k", true}, {"v", v_half}}) write_npy(folder.path + "/" + name + ".npy", {1, 2, 40, 16}, values, half);
+    flags.insert(flags.end(), {"--load", folder.path.c_str()});
+    const RunResult result = run(step, flags);
+    CHECK(result.failures.empty());
+    return result.problem.dtype;
+  };
+  CHECK(load({}, true, true) == Dtype::fp16);
+  CHECK(load({}, true, false) == Dtype::fp32);
+  CHECK(load({}, false, true) == Dtype::fp32);
+  CHECK(load({"--dtype", "fp32"}, true, true) == Dtype::fp32);
+  CHECK(load({"--dtype", "bf16"}, true, true) == Dtype::bf16);
+  CHECK(load({"--dtype", "fp16"}, false, false) == Dtype::fp16);
+}
+
+TEST_CASE("an input that the type cannot hold exits 2") {
+  const Step step = made_step(plain_attention);
+  CHECK(refusal(step, 2, {"--dtype", "fp16", "--init", "const:65520"}) == "q: element 0 is too large for fp16, which holds numbers up to 65504");
+  CHECK(run(step, {"--dtype", "fp16", "--init", "const:65504", "--check", "none"}).failures.empty());
+  CHECK(run(step, {"--dtype", "bf16", "--init", "const:133120"}).failures.empty());
+}
+
+TEST_CASE("a dtype that the step or the GPU lacks exits 3 and names those that work") {
+  Step step = made_step(plain_attention);
+  const auto tiles = step.tiles;
+  step.tiles = [tiles](const Problem& p) { return p.dtype == Dtype::bf16 ? std::vector<TileChoice>{} : tiles(p); };
+  CHECK(refusal(step, 3, {"--dtype", "bf16"}) == "step99 has no bf16 for head_dim 16; fp32 and fp16 work here (--dtype fp16)");
+  step.tiles = [tiles](const Problem& p) { return p.dtype == Dtype::fp32 ? tiles(p) : std::vector<TileChoice>{}; };
+  CHECK(refusal(step, 3, {"--dtype", "fp16"}) == "step99 has no fp16 for head_dim 16; fp32 works here (--dtype fp32)");
+
+  step.tiles = tiles;
+  Problem p;
+  p.head_dim = 16;
+  p.sram_limit = 1 << 20;
+  p.dtype = Dtype::bf16;
+  for (const int capability : {0, 80, 90, 120}) {  // 0: the CPU executor
+    p.compute_capability = capability;
+    CHECK(choose_tile({}, step, p) == TileShape{16, 16});
+  }
+  p.compute_capability = 75;
+  CHECK_THROWS_WITH(choose_tile({}, step, p), "bf16 needs a GPU of compute capability 8.0 or newer, this one has 7.5; fp32 and fp16 work here (--dtype fp16)");
+  p.dtype = Dtype::fp16;
+  CHECK(choose_tile({}, step, p) == TileShape{16, 16});
+}
+
+TEST_CASE("memory: elements of 2 bytes on the device, of 4 in the host's copy") {
+  const std::unique_ptr<Device> cpu = open_cpu();
+  Problem p;
+  p.seqlen_q = 40;
+  p.seqlen_k = 30;
+  p.head_dim = 16;
+  const int64_t tails = 4 * Buffers::kTailBytes, elements = 2 * 40 * 16 + 2 * 30 * 16;
+  CHECK(bytes_needed(*cpu, p, false, {}) == tails + 8 * elements);
+  p.dtype = Dtype::fp16;
+  CHECK(bytes_needed(*cpu, p, false, {}) == tails + 6 * elements);
+  CHECK(tensor_bytes(p, false)[0].bytes == 40 * 16 * 2);
 }
 
 TEST_CASE("a kernel in the formula that was never launched fails") {

@@ -85,11 +85,24 @@ TEST_CASE("npy versions 1 to 3 and the element types", "[npy]") {
   put(path, npy_bytes(1, header_text("'<f2'", "False", "(7,)"), raw<uint16_t>({0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x0400, 0x8000})));
   CHECK(read_npy(path, 1).values == std::vector<float>{1, -2, 0x1p-24f, 65504, INFINITY, 0x1p-14f, 0});
   CHECK(std::signbit(read_npy(path, 1).values[6]));
+  CHECK(read_npy(path, 1).was_half);
   put(path, npy_bytes(1, header_text("'<f2'", "False", "(1,)"), raw<uint16_t>({0x7e00})));
   CHECK(std::isnan(read_npy(path, 1).values[0]));
   put(path, npy_bytes(1, header_text("'<f8'", "False", "(1,)"), raw<double>({0.1})));
   CHECK(read_npy_double(path, 1).values[0] == 0.1);
   CHECK(message(path, 1).find("element type <f8") != std::string::npos);
+}
+
+TEST_CASE("npy written as float16 and read back", "[npy]") {
+  const Folder folder;
+  write_npy(folder.file("x.npy"), {2, 3}, std::vector<float>{1.5f, -0.0f, 0x1p-24f, -INFINITY, 65504, 0.1f}, true);
+  const auto array = read_npy(folder.file("x.npy"), 2);
+  CHECK(array.was_half);
+  CHECK(array.shape == std::vector<int64_t>{2, 3});
+  CHECK(array.values == std::vector<float>{1.5f, 0, 0x1p-24f, -INFINITY, 65504, 0x1.998p-4f});
+  CHECK(std::signbit(array.values[1]));
+  write_npy(folder.file("x.npy"), {1}, std::vector<float>{1});
+  CHECK_FALSE(read_npy(folder.file("x.npy"), 1).was_half);
 }
 
 TEST_CASE("npy errors name the file in one line", "[npy]") {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "common/harness/check.h"
+#include "common/harness/options.h"
 #include "tests/case.h"
 #include "tests/catch.h"
 
@@ -30,7 +31,10 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 double distance(const Reference& a, const Reference& b, bool allowances) {
   double largest = 0;
   for (const auto tensor : {&Reference::o, &Reference::lse, &Reference::dq, &Reference::dk, &Reference::dv}) {
-    largest = std::max(largest, allowances ? distance((a.*tensor).allowance, (b.*tensor).allowance) : distance((a.*tensor).value, (b.*tensor).value));
+    if (allowances)
+      largest = std::max({largest, distance((a.*tensor).allowance, (b.*tensor).allowance), distance((a.*tensor).stored, (b.*tensor).stored)});
+    else
+      largest = std::max(largest, distance((a.*tensor).value, (b.*tensor).value));
   }
   return largest;
 }
@@ -53,7 +57,9 @@ std::string mask(int64_t seqlen_q, int64_t seqlen_k) {
 }  // namespace
 
 TEST_CASE("reference equals PyTorch's float64", "[reference]") {
-  for (const std::string& name : golden_cases()) {
+  std::vector<std::string> names = golden_cases();
+  names.insert(names.end(), half_golden_cases().begin(), half_golden_cases().end());
+  for (const std::string& name : names) {
     INFO(name);
     const Case c = read_golden(name);
     const Reference r = c.reference();
@@ -75,8 +81,12 @@ TEST_CASE("reference equals PyTorch's float64", "[reference]") {
 
 TEST_CASE("values and allowances equal the formulas written out", "[reference]") {
   // Straight from the docstring of compute_reference, one element at a time; sizes straddle the blocks of the implementation.
-  for (const auto& [seqlen_q, seqlen_k, d, causal, scale] : {std::tuple{70, 131, 5, false, 0.0f}, {131, 70, 17, true, 0.0f}, {9, 65, 40, true, -0.3f}}) {
+  for (const auto& [seqlen_q, seqlen_k, d, causal, scale, dtype] :
+       {std::tuple{70, 131, 5, false, 0.0f, Dtype::fp32}, {131, 70, 17, true, 0.0f, Dtype::fp32}, {9, 65, 40, true, -0.3f, Dtype::fp32},
+        {70, 131, 5, false, 0.0f, Dtype::fp16}, {131, 70, 17, true, -0.3f, Dtype::fp16}, {66, 130, 20, true, 0.0f, Dtype::bf16}}) {
     Case c = make_case(2, seqlen_q, seqlen_k, d, causal, "randn:2");
+    c.problem.dtype = dtype;
+    const double e = dtype == Dtype::fp32 ? 0 : dtype == Dtype::fp16 ? 0x1p-15 : 0x1p-127;
     if (scale != 0) c.problem.softmax_scale = scale;
     const double softmax_scale = c.problem.softmax_scale, size = std::abs(softmax_scale);
     Reference r = allocate_reference(c.problem, spelled_out(c.problem, {}, true), true);
@@ -105,15 +115,25 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
         const double lse = largest + std::log(sum);
         r.lse.value[row] = lse;
         r.lse.allowance[row] = std::max({1.0, std::abs(lse), largest_a / 3});
+        const auto add_stored = [&, dtype = dtype](ReferenceTensor& tensor, int64_t at, double term) {
+          if (dtype != Dtype::fp32) tensor.stored[at] += term;
+        };
+        double mean_score = 0;
+        for (int j = 0; j < seqlen_k; ++j)
+          if (c.problem.visible(i, j)) mean_score += std::exp(s[j] - lse) * std::abs(s[j]);
+        add_stored(r.lse, row, mean_score);
         double delta = 0, delta_abs = 0;
         for (int x = 0; x < d; ++x) {
           double o = 0, o_allowance = 0;
           for (int j = 0; j < seqlen_k; ++j) {
+            if (!c.problem.visible(i, j)) continue;
             const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), v = c.at_key(c.v, h, j, x), d_o = c.at_query(c.d_o, h, i, x);
             o += p * v;
-            o_allowance += p * w * std::abs(v);
+            o_allowance += (p * w + e * std::exp(largest - lse)) * std::abs(v);
+            add_stored(r.o, row * d + x, (p * (std::abs(s[j]) + mean_score) + 2 * e) * std::abs(v));
             r.dv.value[(h * seqlen_k + j) * d + x] += p * d_o;
-            r.dv.allowance[(h * seqlen_k + j) * d + x] += p * w * std::abs(d_o);
+            r.dv.allowance[(h * seqlen_k + j) * d + x] += (p * w + e) * std::abs(d_o);
+            add_stored(r.dv, (h * seqlen_k + j) * d + x, (p * (std::abs(s[j]) + mean_score) + 2 * e) * std::abs(d_o));
           }
           r.o.value[row * d + x] = o;
           r.o.allowance[row * d + x] = o_allowance;
@@ -121,6 +141,7 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           delta_abs += std::abs(c.at_query(c.d_o, h, i, x) * o);
         }
         for (int j = 0; j < seqlen_k; ++j) {
+          if (!c.problem.visible(i, j)) continue;
           double dp = 0, dp_abs = 0;
           for (int x = 0; x < d; ++x) {
             const double term = static_cast<double>(c.at_query(c.d_o, h, i, x)) * c.at_key(c.v, h, j, x);
@@ -128,13 +149,16 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
             dp_abs += std::abs(term);
           }
           const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3});
-          const double ds = softmax_scale * p * (dp - delta), ds_allowance = size * p * w * (dp_abs + delta_abs);
+          const double ds = softmax_scale * p * (dp - delta), parts = size * (dp_abs + delta_abs);
+          const double ds_allowance = p * w * parts + e, ds_stored = (p * (1 + std::abs(s[j]) + mean_score) + 2 * e) * parts;
           for (int x = 0; x < d; ++x) {
             const double q = c.at_query(c.q, h, i, x), k = c.at_key(c.k, h, j, x);
             r.dq.value[row * d + x] += ds * k;
             r.dq.allowance[row * d + x] += ds_allowance * std::abs(k);
             r.dk.value[(h * seqlen_k + j) * d + x] += ds * q;
             r.dk.allowance[(h * seqlen_k + j) * d + x] += ds_allowance * std::abs(q);
+            add_stored(r.dq, row * d + x, ds_stored * std::abs(k));
+            add_stored(r.dk, (h * seqlen_k + j) * d + x, ds_stored * std::abs(q));
           }
         }
       }
@@ -320,7 +344,8 @@ TEST_CASE("closed forms of the backward", "[reference]") {
 
 TEST_CASE("a sampled reference is part of the full one", "[reference]") {
   for (const bool causal : {false, true}) {
-    const Case c = make_case(5, 130, 77, 12, causal);
+    Case c = make_case(5, 130, 77, 12, causal);
+    c.problem.dtype = Dtype::bf16;
     const Reference full = c.reference();
     for (const bool all_heads_keys : {false, true}) {
       const Selection rows = sample_rows(c.problem, 40, 3, true, all_heads_keys);
@@ -333,6 +358,7 @@ TEST_CASE("a sampled reference is part of the full one", "[reference]") {
           if (part.value[n] == whole.value[there]) continue;
           CHECK(part.value[n] == Approx(whole.value[there]).epsilon(1e-12).margin(1e-14));
           CHECK(part.allowance[n] == Approx(whole.allowance[there]).epsilon(1e-12));
+          CHECK(part.stored[n] == Approx(whole.stored[there]).epsilon(1e-12));
         }
       };
       is_part(sampled.o, full.o, rows.queries, 130);
@@ -402,11 +428,13 @@ TEST_CASE("reference on the GPU equals the one on the CPU", "[reference][gpu]") 
     skip_test("no GPU");
     return;
   }
-  for (const auto& [heads, seqlen_q, seqlen_k, d, causal, init] :
-       {std::tuple{2, 1, 1, 64, false, "randn"}, {3, 77, 77, 64, true, "randn"}, {2, 100, 131, 40, false, "randn:3"}, {2, 200, 90, 63, true, "abs"},
-        {1, 9, 300, 128, true, "randn"}, {2, 65, 65, 256, false, "randn"}, {1, 64, 64, 1, true, "const:133120"}, {40, 33, 65, 16, true, "randn"}}) {
-    const Case c = make_case(heads, seqlen_q, seqlen_k, d, causal, init);
-    INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", d " << d << ", " << init);
+  constexpr Dtype fp32 = Dtype::fp32, fp16 = Dtype::fp16, bf16 = Dtype::bf16;
+  for (const auto& [heads, seqlen_q, seqlen_k, d, causal, init, dtype] :
+       {std::tuple{2, 1, 1, 64, false, "randn", fp32}, {3, 77, 77, 64, true, "randn", fp32}, {2, 100, 131, 40, false, "randn:3", fp16}, {2, 200, 90, 63, true, "abs", bf16},
+        {1, 9, 300, 128, true, "randn", fp16}, {2, 65, 65, 256, false, "randn", fp32}, {1, 64, 64, 1, true, "const:133120", fp32}, {40, 33, 65, 16, true, "randn", fp16}}) {
+    Case c = make_case(heads, seqlen_q, seqlen_k, d, causal, init);
+    c.problem.dtype = dtype;
+    INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", d " << d << ", " << init << ", " << dtype_name(dtype));
     for (const Selection& rows : {Selection{}, sample_rows(c.problem, 20, 1, true, true), sample_rows(c.problem, 20, 1, true, false)}) {
       for (const bool backward : {false, true}) {
         const Reference cpu = compute_reference_cpu(c.problem, c.inputs(), rows, backward), gpu = compute_reference_gpu(c.problem, c.inputs(), rows, backward);

@@ -24,6 +24,34 @@ void check_all_methods(Device& device, const Case& c) {
   });
 }
 
+/// fp16 and bf16, with inputs rounded to the type; bf16 only where the device has it.
+void half_types(Device& device) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+    if (dtype == Dtype::bf16 && device.compute_capability() > 0 && device.compute_capability() < 80) continue;
+    for (const bool causal : {false, true}) {
+      for (const auto& [seqlen_q, seqlen_k, d] : {std::tuple{77, 77, 64}, {1, 20, 64}, {70, 133, 40}, {130, 65, 63}, {70, 97, 128}, {33, 70, 200}}) {
+        Case c = make_batched(1, 2, seqlen_q, seqlen_k, d, causal);
+        c.problem.dtype = dtype;
+        for (std::vector<float>* tensor : {&c.q, &c.k, &c.v, &c.d_o}) round_all(dtype, *tensor);
+        const Reference reference = c.reference();
+        for_each_method(device, c.problem, [&](const Step&, const Method& method, const Problem& problem) {
+          const StepRun run = run_method(device, method, problem, c.inputs());
+          check_exact(run, problem, reference, false, {}, stores_pairs(method, problem));
+          if (device.kind() == DeviceKind::cpu) check_counts(run, method, problem);
+        });
+      }
+    }
+  }
+  for (const std::string& name : half_golden_cases()) {
+    INFO(name);
+    const Case c = read_golden(name);
+    const Reference reference = c.reference();
+    for_each_method(device, c.problem, [&](const Step&, const Method& method, const Problem& problem) {
+      check_exact(run_method(device, method, problem, c.inputs()), problem, reference, false, {}, stores_pairs(method, problem));
+    });
+  }
+}
+
 void lengths(Device& device) {
   for (const bool causal : {false, true})
     for (const int64_t n : {1, 9, 31, 33, 77, 137, 192, 200}) check_all_methods(device, make_batched(2, 3, n, n, 64, causal));
@@ -100,6 +128,7 @@ TEST_ON_EACH_DEVICE("steps are exact and ask for what their formulas say: Nq and
 TEST_ON_EACH_DEVICE("steps are exact and ask for what their formulas say: head_dim 1 to 256", head_dims)
 TEST_ON_EACH_DEVICE("steps are exact for inputs of one sign, 4096 keys or queries", one_sign)
 TEST_ON_EACH_DEVICE("steps agree with PyTorch's float64", golden)
+TEST_ON_EACH_DEVICE("steps are exact in fp16 and bf16", half_types)
 
 TEST_CASE("counted bytes and FLOPs are those worked out by hand") {
   const auto device = open_plain_cpu();

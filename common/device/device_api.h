@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/harness/step.h"
 
 namespace attention {
+
+class MeasurableDevice;  // traffic/measure.h
 
 /// What is known of one launch after a measured or counted run.
 struct LaunchRecord {
@@ -28,6 +31,7 @@ class Device {
   virtual int64_t free_bytes() const = 0;
   virtual int64_t sram_limit() const = 0;        // bytes per block (opt-in limit); ATTN_SMEM_LIMIT in the environment lowers it
   virtual int64_t l2_bytes() const = 0;          // 0 where there is none (CPU)
+  virtual int compute_capability() const = 0;    // 10 * major + minor: 75 for 7.5; 0 on the CPU, which runs what any GPU can
 
   virtual void* allocate(int64_t bytes) = 0;     // 256-byte aligned; throws DeviceFailure when it does not fit
   virtual void release(void* address) = 0;
@@ -43,6 +47,12 @@ class Device {
 
   /// Runs `work` and returns one record per launch in order.
   virtual std::vector<LaunchRecord> record(const std::function<void()>& work) = 0;
+
+  /// The device as its hardware counters are read; null where there are none (CPU).
+  virtual MeasurableDevice* measurable() { return nullptr; }
+
+  /// Bytes per second that the HBM can move at most; empty where that is not known. A rate above it went through a cache.
+  virtual std::optional<double> hbm_peak() const { return std::nullopt; }
 };
 
 /// How many GPUs the driver shows, and if the GPU cannot be used although one is present, why ("" = fine).

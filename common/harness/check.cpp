@@ -6,6 +6,8 @@
 #include <limits>
 #include <mutex>
 
+#include "common/harness/half.h"
+#include "common/harness/options.h"
 #include "common/harness/parallel.h"
 
 namespace attention {
@@ -14,16 +16,16 @@ namespace {
 /// The tally of a piece of the comparison; pieces add up.
 struct Tally {
   double worst = 0, max_abs = 0;
-  double error_squares = 0, reference_squares = 0, allowance_squares = 0;
+  double error_squares = 0, reference_squares = 0, allowed_squares = 0;
   int64_t failures = 0;
   int64_t worst_at = -1;  // index into the reference
 
-  void add(int64_t at, double actual, double reference, double allowance, double tol) {
+  void add(int64_t at, double actual, double reference, double allowed) {
     if (std::isinf(reference) && actual == reference) return;
     const double error = std::abs(actual - reference);
-    if (!(error <= tol * allowance)) ++failures;
+    if (!(error <= allowed)) ++failures;
     const bool finite = std::isfinite(error);
-    const double ratio = !finite ? std::numeric_limits<double>::infinity() : error == 0 ? 0 : error / (tol * allowance);
+    const double ratio = !finite ? std::numeric_limits<double>::infinity() : error == 0 ? 0 : error / allowed;
     if (ratio > worst || worst_at < 0) {
       worst = ratio;
       worst_at = at;
@@ -31,7 +33,7 @@ struct Tally {
     max_abs = std::max(max_abs, finite ? error : std::numeric_limits<double>::infinity());
     error_squares += error * error;
     reference_squares += reference * reference;
-    allowance_squares += allowance * allowance;
+    allowed_squares += allowed * allowed;
   }
 
   void add(const Tally& other) {
@@ -42,7 +44,7 @@ struct Tally {
     max_abs = std::max(max_abs, other.max_abs);
     error_squares += other.error_squares;
     reference_squares += other.reference_squares;
-    allowance_squares += other.allowance_squares;
+    allowed_squares += other.allowed_squares;
     failures += other.failures;
   }
 };
@@ -68,12 +70,15 @@ bool enough_for_l2(const Problem& problem, int64_t rows) {
 
 }  // namespace
 
-double tolerance(const Problem& problem) { return 1e-6 * growth(problem); }
+double tolerance(const Problem& problem) { return problem.dtype == Dtype::fp32 ? 1e-6 * growth(problem) : 2 * unit_roundoff(problem.dtype); }
 
-double l2_bound(const Problem& problem, const std::string& output) { return (output == "o" || output == "lse" ? 1e-6 : 2e-6) * growth(problem); }
+std::optional<double> l2_bound(const Problem& problem, const std::string& output) {
+  if (problem.dtype != Dtype::fp32) return std::nullopt;
+  return (output == "o" || output == "lse" ? 1e-6 : 2e-6) * growth(problem);
+}
 
 CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
-                         const Selection& selection, bool default_inputs, double factor) {
+                         const Selection& selection, bool default_inputs, bool stored_pairs, double factor) {
   const bool by_key = output == "dk" || output == "dv";
   const int64_t rows_per_head = by_key ? problem.seqlen_k : problem.seqlen_q;
   const std::vector<HeadRow>& listed = by_key ? selection.keys : selection.queries;
@@ -85,8 +90,10 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
   result.elements = problem.heads_total() * rows_per_head * cols;
   result.checked = static_cast<int64_t>(reference.value.size());
   result.tolerance = factor * tolerance(problem);
-  result.l2_bound = factor * l2_bound(problem, output);
-  result.l2_judged = default_inputs && enough_for_l2(problem, result.checked / cols);
+  result.stored_pairs = stored_pairs && problem.dtype != Dtype::fp32;
+  result.l2_bound = l2_bound(problem, output);
+  if (result.l2_bound) *result.l2_bound *= factor;
+  result.l2_judged = default_inputs && result.l2_bound && enough_for_l2(problem, result.checked / cols);
   if (result.checked == 0) {
     result.reason = output + ": nothing was compared";
     return result;
@@ -99,6 +106,14 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
   const auto head_row = [&](int64_t n) {  // of row n of the reference
     return selection.full ? HeadRow{n / rows_per_head, n % rows_per_head} : listed[n];
   };
+  const bool rounded = problem.dtype != Dtype::fp32 && output != "lse";
+  const double u = unit_roundoff(problem.dtype), least = smallest_subnormal(problem.dtype) / 2;
+  const auto allowed = [&](int64_t n) {
+    double sum = result.tolerance * reference.allowance[n];
+    if (result.stored_pairs) sum += u * reference.stored[n];
+    if (rounded) sum += std::max(u * std::abs(reference.value[n]), least);
+    return sum;
+  };
   Tally tally;
   std::mutex guard;
   constexpr int64_t kPiece = 1 << 14;  // elements, about
@@ -108,7 +123,7 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
       const HeadRow at = head_row(n);
       const float* row = actual.data() + (at.head * rows_per_head + at.row) * cols;
       for (int64_t c = 0; c < cols; ++c) {
-        piece.add(n * cols + c, row[c], reference.value[n * cols + c], reference.allowance[n * cols + c], result.tolerance);
+        piece.add(n * cols + c, row[c], reference.value[n * cols + c], allowed(n * cols + c));
       }
     }
     const std::lock_guard lock(guard);
@@ -121,36 +136,36 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
     const HeadRow at = head_row(tally.worst_at / cols);
     result.worst_index = {at.head / problem.heads, at.head % problem.heads, at.row, tally.worst_at % cols};
   }
-  // float64 leaves about 1e-16 of the allowance where the true value is 0 by cancellation.
-  constexpr double kZeroToRounding = 1e-12;
+  // float64 leaves about 1e-16 of the allowance, 1e-10 of what is allowed, where the true value is 0 by cancellation.
+  constexpr double kZeroToRounding = 1e-6;
   const double reference_norm = std::sqrt(tally.reference_squares), error_norm = std::sqrt(tally.error_squares);
-  if (!(reference_norm <= kZeroToRounding * std::sqrt(tally.allowance_squares))) {
+  if (!(reference_norm <= kZeroToRounding * std::sqrt(tally.allowed_squares))) {
     result.relative_l2 = error_norm / reference_norm;
   } else if (error_norm == 0) {
     result.relative_l2 = 0;
   }
 
-  const bool l2_holds = !result.relative_l2 || *result.relative_l2 <= result.l2_bound;
+  const bool l2_holds = !result.relative_l2 || *result.relative_l2 <= *result.l2_bound;
   if (tally.failures > 0) {
     const auto& at = result.worst_index;
     constexpr int kDigits = 9;  // as many as tell any two floats apart
     const double value = actual[((at[0] * problem.heads + at[1]) * rows_per_head + at[2]) * cols + at[3]];
     result.reason = output + ": " + std::to_string(tally.failures) + " of " + std::to_string(result.checked) + " elements are off by more than " +
-                    number(result.tolerance) + " of their allowance, worst at [" + std::to_string(at[0]) + ", " + std::to_string(at[1]) + ", " +
-                    std::to_string(at[2]) + ", " + std::to_string(at[3]) + "]: " + number(value, kDigits) + " instead of " +
-                    number(reference.value[tally.worst_at], kDigits);
+                    number(result.tolerance) + " of their allowance" + (rounded ? " and their own rounding" : "") + ", worst at [" +
+                    std::to_string(at[0]) + ", " + std::to_string(at[1]) + ", " + std::to_string(at[2]) + ", " + std::to_string(at[3]) + "]: " +
+                    number(value, kDigits) + " instead of " + number(reference.value[tally.worst_at], kDigits);
   } else if (result.l2_judged && !l2_holds) {
-    result.reason = output + ": relative L2 error " + number(*result.relative_l2) + " exceeds " + number(result.l2_bound);
+    result.reason = output + ": relative L2 error " + number(*result.relative_l2) + " exceeds " + number(*result.l2_bound);
   }
   result.pass = result.reason.empty();
   return result;
 }
 
-std::string verdict(bool pass, const Reference& reference) {
+std::string verdict(bool pass, Dtype dtype, const Reference& reference) {
   constexpr double kLargestClaimed = 64;
   if (!pass) return "FAIL";
   if (!(reference.largest_weight > kLargestClaimed)) return "PASS";
-  return "PASS, 1e-6 not claimed: scores up to " + number(reference.largest_score);
+  return std::string("PASS, ") + (dtype == Dtype::fp32 ? "1e-6" : std::string("2u of ") + dtype_name(dtype)) + " not claimed: scores up to " + number(reference.largest_score);
 }
 
 }  // namespace attention

@@ -38,7 +38,6 @@ void refuse_overflow(const Problem& p) {
 }  // namespace
 
 Problem make_problem(const Options& options, const Step& step, const Device& device) {
-  if (options.dtype != Dtype::fp32) throw Unsupported(fmt::format("{} has no {} yet; it runs in fp32 (--dtype fp32)", step.id, dtype_name(options.dtype)));
   if (options.tensor_cores) throw Unsupported(fmt::format("{} has no tensor-core product yet; it runs with --product cuda-cores", step.id));
   if (options.sweep_tiles) throw Unsupported(fmt::format("{} cannot sweep its tiles yet; --tile runs one at a time", step.id));
 
@@ -53,18 +52,39 @@ Problem make_problem(const Options& options, const Step& step, const Device& dev
     throw Unsupported(fmt::format("{} takes head_dim 1 to {}, not {}", step.id, step.largest_head_dim, head_dim));
   p.head_dim = static_cast<int>(head_dim);
   p.causal = options.causal;
-  p.dtype = options.dtype;
+  p.dtype = options.dtype.value_or(Dtype::fp32);
   p.softmax_scale = options.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))));
   p.sram_limit = device.sram_limit();
+  p.compute_capability = device.compute_capability();
   refuse_overflow(p);
   if (options.trace_row && *options.trace_row >= p.seqlen_q)
     throw BadArguments(fmt::format("--trace-row {}: the queries are 0 to {}", *options.trace_row, p.seqlen_q - 1));
   return p;
 }
 
+namespace {
+constexpr int kFirstWithBf16 = 80;  // tensor cores multiply bf16 from compute capability 8.0 on (PTX ISA, mma)
+
+bool device_has(Dtype dtype, const Problem& p) { return dtype != Dtype::bf16 || p.compute_capability == 0 || p.compute_capability >= kFirstWithBf16; }
+
+/// The line that refuses p.dtype: why, and which dtypes work here.
+std::string describe_missing_dtype(const Step& step, const Problem& p) {
+  std::string line = device_has(p.dtype, p) ? fmt::format("{} has no {} for head_dim {}", step.id, dtype_name(p.dtype), p.head_dim)
+                                            : fmt::format("bf16 needs a GPU of compute capability {}.{} or newer, this one has {}.{}", kFirstWithBf16 / 10,
+                                                          kFirstWithBf16 % 10, p.compute_capability / 10, p.compute_capability % 10);
+  std::vector<std::string> served;
+  for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
+    Problem other = p;
+    other.dtype = dtype;
+    if (device_has(dtype, p) && !step.tiles(other).empty()) served.push_back(dtype_name(dtype));
+  }
+  return line + (served.empty() ? "" : fmt::format("; {} work{} here (--dtype {})", fmt::join(served, " and "), served.size() == 1 ? "s" : "", served.back()));
+}
+}  // namespace
+
 TileShape choose_tile(const Options& options, const Step& step, const Problem& p) {
   const std::vector<TileChoice> choices = step.tiles(p);
-  if (choices.empty()) throw Unsupported(fmt::format("{} has no tile for head_dim {} in {}", step.id, p.head_dim, dtype_name(p.dtype)));
+  if (choices.empty() || !device_has(p.dtype, p)) throw Unsupported(describe_missing_dtype(step, p));
   const auto refuse_sram = [&](const TileChoice& tile, const char* which) {
     throw Unsupported(fmt::format("{} at head_dim {}: {} tile {}x{} asks for {} bytes of SRAM per block, {} are allowed", step.id, p.head_dim, which, tile.shape.br,
                                   tile.shape.bc, tile.sram_bytes, p.sram_limit));

@@ -22,11 +22,12 @@ struct ChosenDevice {
 ChosenDevice choose_device(const Options& options);
 
 /// The problem with the defaults of that device (GPU B1 H16 N4096 d64, CPU B1 H2 N512 d64); its tile is not chosen yet.
-/// Throws BadArguments when a size or a product of sizes does not fit in 64 bits, Unsupported for what this step cannot serve.
+/// Throws BadArguments when a size or a product of sizes does not fit in 64 bits, Unsupported for what this step cannot serve; a
+/// dtype that it cannot serve is choose_tile's to refuse.
 Problem make_problem(const Options& options, const Step& step, const Device& device);
 
-/// The first compiled-in tile whose SRAM fits the device, or the one asked for. Throws Unsupported: not compiled in (with those
-/// that are), or none fits (with the bytes asked and allowed).
+/// The first compiled-in tile whose SRAM fits the device, or the one asked for. Throws Unsupported: the dtype is not served here (with
+/// those that are), the tile is not compiled in (with those that are), or none fits (with the bytes asked and allowed).
 TileShape choose_tile(const Options& options, const Step& step, const Problem& problem);
 
 /// "N=4096, 16 heads", "Nq=300, Nk=1000, 8 heads".

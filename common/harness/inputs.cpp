@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/harness/error.h"
+#include "common/harness/half.h"
 #include "common/harness/npy.h"
 
 namespace attention {
@@ -16,8 +17,10 @@ void settle(std::optional<int64_t>& typed, int64_t from_file, const char* flag, 
   typed = from_file;
 }
 
-std::vector<float> read_shaped(const std::string& path, const std::vector<int64_t>& shape) {
+/// `all_half` stays true only if the file holds float16.
+std::vector<float> read_shaped(const std::string& path, const std::vector<int64_t>& shape, bool& all_half) {
   NpyArray<float> array = read_npy(path, 4);
+  all_half = all_half && array.was_half;
   if (array.shape != shape) throw BadArguments(fmt::format("{}: shape {}, but q.npy and k.npy ask for {}", path, array.shape, shape));
   return std::move(array.values);
 }
@@ -38,8 +41,10 @@ InputTensors load_inputs(Options& options, bool backward) {
   settle(options.seqlen_k, k.shape[2], "--seqlen (keys)", folder + "k.npy");
   settle(options.head_dim, q.shape[3], "--head-dim", folder + "q.npy");
   InputTensors inputs;
-  inputs.v = read_shaped(folder + "v.npy", k.shape);
-  if (backward) inputs.d_o = read_shaped(folder + "do.npy", q.shape);
+  bool all_half = q.was_half && k.was_half;
+  inputs.v = read_shaped(folder + "v.npy", k.shape, all_half);
+  if (backward) inputs.d_o = read_shaped(folder + "do.npy", q.shape, all_half);
+  if (!options.dtype) options.dtype = all_half ? Dtype::fp16 : Dtype::fp32;
   inputs.q = std::move(q.values);
   inputs.k = std::move(k.values);
   return inputs;
@@ -53,6 +58,14 @@ InputTensors make_inputs(const Options& options, const Problem& problem, bool ba
   };
   return {filled(problem.Xq(), InputTensor::q), filled(problem.Xk(), InputTensor::k), filled(problem.Xk(), InputTensor::v),
           backward ? filled(problem.Xq(), InputTensor::d_o) : std::vector<float>{}};
+}
+
+void round_inputs(InputTensors& inputs, Dtype dtype) {
+  for (const auto& [name, values] : {std::pair{"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}, {"do", &inputs.d_o}}) {
+    const int64_t too_large = round_all(dtype, *values);
+    if (too_large >= 0)
+      throw BadArguments(fmt::format("{}: element {} is too large for {}, which holds numbers up to {}", name, too_large, dtype_name(dtype), dtype == Dtype::fp16 ? "65504" : "3.39e+38"));
+  }
 }
 
 }  // namespace attention

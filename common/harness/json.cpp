@@ -12,6 +12,7 @@
 
 #include "build_info.h"
 #include "common/harness/error.h"
+#include "common/harness/regime.h"
 #include "common/harness/report.h"
 #include "common/roofline/prediction.h"
 
@@ -49,7 +50,7 @@ std::string no_run_reason(const RunResult& r, const MethodResult& m) {
 Json exactness(const std::vector<CheckResult>& checks) {
   Json list = Json::array();
   for (const CheckResult& c : checks) {
-    Json entry = {{"output", c.output}, {"pass", c.pass}, {"sampled", c.sampled}, {"checked", c.checked}, {"elements", c.elements}, {"tolerance", c.tolerance}};
+    Json entry = {{"output", c.output}, {"pass", c.pass}, {"sampled", c.sampled}, {"checked", c.checked}, {"elements", c.elements}, {"tolerance", c.tolerance}, {"stored_pairs_allowed", c.stored_pairs}};
     if (std::isfinite(c.worst))
       entry["worst"] = c.worst;  // 1 = the whole allowance
     else
@@ -58,7 +59,10 @@ Json exactness(const std::vector<CheckResult>& checks) {
       entry["relative_l2"] = *c.relative_l2;
     else
       put_null(entry, "relative_l2", c.relative_l2 ? "an error is not finite" : "the reference is 0");
-    entry["relative_l2_bound"] = c.l2_bound;
+    if (c.l2_bound)
+      entry["relative_l2_bound"] = *c.l2_bound;
+    else
+      put_null(entry, "relative_l2_bound", "half precision has none of its own: PyTorch's error in the same type is the measure (plots/compare_pytorch.py)");
     entry["relative_l2_judged"] = c.l2_judged;
     if (std::isfinite(c.max_abs))
       entry["max_abs"] = c.max_abs;
@@ -105,6 +109,39 @@ Json roofline(const RunResult& r, const std::vector<KernelCost>& kernels) {
   return object;
 }
 
+/// Measured bytes of a kernel or of all; what is missing is null, with its reason. `counters` is null when nothing was measured.
+void put_measured(Json& object, const RunResult& r, const MethodResult& m, const CounterBytes* counters) {
+  const std::string nothing = not_measured_reason(r, m);
+  const CounterBytes bytes = counters ? *counters : CounterBytes{};
+  const auto why_not = [&](Counter counter) { return counters ? m.measured->why_not[static_cast<size_t>(counter)] : nothing; };
+  const auto put = [&](const std::string& name, bool known, Json value, const std::string& why) {
+    object[name + "_bytes"] = known ? std::move(value) : Json(nullptr);
+    if (!known) object[name + "_reason"] = why;
+  };
+  const auto both = [&](const char* first_name, Counter first, const char* second_name, Counter second) -> Json {
+    return {{first_name, bytes[first].value_or(0)}, {second_name, bytes[second].value_or(0)}};
+  };
+  const auto put_both = [&](const std::string& name, Counter load, Counter store) {
+    put(name, bytes[load] && bytes[store], both("load", load, "store", store), why_not(load).empty() ? why_not(store) : why_not(load));
+  };
+  const std::optional<int64_t> hbm = hbm_total(bytes);
+  put("hbm_measured", hbm.has_value(), hbm.value_or(0), why_not(Counter::hbm_read).empty() ? why_not(Counter::hbm_write) : why_not(Counter::hbm_read));
+  if (hbm) object["hbm_measured_by_direction"] = both("read", Counter::hbm_read, "write", Counter::hbm_write);
+  put("l2_to_sm_measured", bytes[Counter::l2_to_sm].has_value(), bytes[Counter::l2_to_sm].value_or(0), why_not(Counter::l2_to_sm));
+  put_both("requested_measured", Counter::requested_load, Counter::requested_store);
+  put_both("spill", Counter::spill_load, Counter::spill_store);
+}
+
+/// The HBM rate of a kernel or of all, and whether memory can be what served it. `time_ms` 0: no GPU time.
+void put_rate(Json& object, const RunResult& r, std::optional<int64_t> measured_bytes, int64_t expected_bytes, double time_ms, const std::string& reason_without) {
+  const std::optional<HbmRate> rate = hbm_rate(measured_bytes, expected_bytes, time_ms, r.hbm_peak);
+  if (!rate) return put_null(object, "hbm_rate", reason_without);
+  object["hbm_rate"] = {{"bytes_per_s", rate->bytes_per_s}, {"of", rate->measured ? "measured bytes" : "expected bytes"},
+                        {"label", rate->cache_resident ? "cache-resident" : r.hbm_peak ? "HBM" : "this GPU's peak is not known"}};
+}
+
+std::string no_rate_reason(const RunResult& r, const MethodResult& m) { return r.device == DeviceKind::cpu && !r.planned_only ? "emulated time is no GPU time" : no_run_reason(r, m); }
+
 Json kernels(const RunResult& r, const MethodResult& m) {
   Json list = Json::array();
   for (size_t n = 0; n < m.expected.size(); ++n) {
@@ -126,6 +163,9 @@ Json kernels(const RunResult& r, const MethodResult& m) {
     }
     entry["hbm_expected_bytes"] = total(cost.hbm);
     entry["hbm_at_least"] = cost.hbm_at_least;
+    const CounterBytes* counters = m.measured && m.measured->measured() ? &m.measured->kernels.at(n) : nullptr;
+    put_measured(entry, r, m, counters);
+    put_rate(entry, r, counters ? hbm_total(*counters) : std::nullopt, total(cost.hbm), launch && r.device == DeviceKind::gpu ? launch->time_ms : 0, no_rate_reason(r, m));
     entry["executed_flops"] = cost.executed_flops;
     entry["roofline"] = roofline(r, {cost});
     if (launch && r.device == DeviceKind::gpu)
@@ -148,10 +188,11 @@ Json traffic(const RunResult& r, const MethodResult& m) {
     put_null(object, "requested_counted_bytes", no_counts_reason(r, m));
   object["hbm_expected_bytes"] = total(hbm);
   object["hbm_at_least"] = std::any_of(m.expected.begin(), m.expected.end(), [](const KernelCost& kernel) { return kernel.hbm_at_least; });
-  for (const char* measured : {"hbm_measured", "l2_to_sm_measured", "requested_measured"}) {
-    object[std::string(measured) + "_bytes"] = nullptr;
-    object[std::string(measured) + "_reason"] = not_measured_reason(r);
-  }
+  const CounterBytes* counters = m.measured && m.measured->measured() ? &m.measured->together : nullptr;
+  put_measured(object, r, m, counters);
+  if (m.measured && !m.measured->advice.empty()) object["measured_advice"] = m.measured->advice;
+  put_rate(object, r, counters ? hbm_total(*counters) : std::nullopt, total(hbm), m.time && !m.time->emulated ? m.time->median_ms : 0, no_rate_reason(r, m));
+  object["cache_regime"] = cache_regime(r.problem, m.expected, m.scratch, r.l2_bytes);
   object["by_tensor"] = Json::object();
   for (const TensorBytes& tensor : m.uses_library() ? hbm : requested) {
     Json entry;
@@ -178,12 +219,10 @@ void put_time(Json& object, const RunResult& r, const MethodResult& m) {
   else
     object["time"]["tflops"] = m.useful_flops / m.time->median_ms * 1e-9;
   const PredictionOrReason predicted = predict(m.expected, r.problem, r.figures);
-  if (!predicted.prediction) {
-    for (const char* key : {"predicted_ms", "cache_resident"}) put_null(object["time"], key, predicted.reason);
-    return;
-  }
-  object["time"]["predicted_ms"] = predicted.prediction->total_ms();
-  object["time"]["cache_resident"] = is_cache_resident(static_cast<double>(intensity(m.expected).bytes) / (1e-3 * m.time->median_ms), *r.figures.figures);
+  if (predicted.prediction)
+    object["time"]["predicted_ms"] = predicted.prediction->total_ms();
+  else
+    put_null(object["time"], "predicted_ms", predicted.reason);
 }
 
 Json flops(const RunResult& r, const MethodResult& m) {
@@ -247,6 +286,14 @@ std::string json_text(const RunResult& r) {
     put_null(json["problem"], "seed", "the inputs were loaded");
     put_null(json["problem"], "init", "the inputs were loaded");
   }
+  if (r.l2_bytes > 0)
+    json["l2_bytes"] = r.l2_bytes;
+  else
+    put_null(json, "l2_bytes", "the CPU executor has no L2");
+  if (r.hbm_peak)
+    json["hbm_peak_bytes_per_s"] = *r.hbm_peak;
+  else
+    put_null(json, "hbm_peak_bytes_per_s", r.device == DeviceKind::cpu ? "the CPU executor has no HBM" : "the driver does not say");
   json["verdict"] = r.verdict;
   json["failures"] = r.failures;
   const bool checked = !last.checks.empty();

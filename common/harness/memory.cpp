@@ -33,8 +33,10 @@ std::vector<Scratch> shared_scratch(const Problem& problem, const std::vector<co
 
 int64_t bytes_needed(const Device& device, const Problem& problem, bool backward, const std::vector<Scratch>& scratch) {
   int64_t bytes = 4 * device.l2_bytes();
-  const int64_t copies = device.kind() == DeviceKind::cpu ? 2 : 1;
-  for (const NamedBytes& tensor : tensor_bytes(problem, backward)) bytes += copies * tensor.bytes + Buffers::kTailBytes;
+  for (const NamedBytes& tensor : tensor_bytes(problem, backward)) {
+    bytes += tensor.bytes + Buffers::kTailBytes;
+    if (device.kind() == DeviceKind::cpu) bytes += tensor.bytes / bytes_per_element(problem.dtype) * 4;  // the host's copy is fp32
+  }
   for (const Scratch& buffer : scratch) bytes += buffer.bytes + Buffers::kTailBytes;
   return bytes;
 }

@@ -5,16 +5,15 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <string_view>
 #include <system_error>
 #include <type_traits>
 
 #include "common/harness/error.h"
+#include "common/harness/half.h"
 
 namespace attention {
 namespace {
@@ -83,16 +82,6 @@ Header read_header(const std::string& path, std::ifstream& file) {
   return header;
 }
 
-/// IEEE binary16 to binary32, exactly, subnormals, infinities and NaN included.
-float widen_half(uint16_t half) {
-  const int exponent = half >> 10 & 31;
-  const int mantissa = half & 1023;
-  const float sign = half & 0x8000 ? -1.0f : 1.0f;
-  if (exponent == 31) return mantissa ? std::numeric_limits<float>::quiet_NaN() : sign * std::numeric_limits<float>::infinity();
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
-  return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
-}
-
 template <class T, class Stored>
 std::vector<T> read_values(const std::string& path, std::ifstream& file, int64_t count) {
   if constexpr (std::is_same_v<T, Stored>) {
@@ -104,7 +93,7 @@ std::vector<T> read_values(const std::string& path, std::ifstream& file, int64_t
     std::vector<T> values(count);
     for (int64_t n = 0; n < count; ++n) {
       if constexpr (std::is_same_v<Stored, uint16_t>) {
-        values[n] = widen_half(stored[n]);
+        values[n] = from_fp16(stored[n]);
       } else {
         values[n] = stored[n];
       }
@@ -137,7 +126,7 @@ NpyArray<T> read_array(const std::string& path, int rank) {
     refuse(path, (held < count * element ? "is truncated: holds " : "is longer than its header says: holds ") + std::to_string(held) +
                      " bytes of values, its shape needs " + std::to_string(count * element));
   }
-  NpyArray<T> array{header.shape, {}};
+  NpyArray<T> array{header.shape, {}, element == 2};
   if (element == 2) array.values = read_values<T, uint16_t>(path, file, count);
   if (element == 4) array.values = read_values<T, float>(path, file, count);
   if constexpr (takes_double) {
@@ -151,8 +140,8 @@ NpyArray<T> read_array(const std::string& path, int rank) {
 NpyArray<float> read_npy(const std::string& path, int rank) { return read_array<float>(path, rank); }
 NpyArray<double> read_npy_double(const std::string& path, int rank) { return read_array<double>(path, rank); }
 
-void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values) {
-  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
+void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values, bool as_half) {
+  std::string header = as_half ? "{'descr': '<f2', 'fortran_order': False, 'shape': (" : "{'descr': '<f4', 'fortran_order': False, 'shape': (";
   for (const int64_t size : shape) header += std::to_string(size) + ", ";
   header += "), }";
   // The values start at a multiple of 64 bytes; the header ends with a newline (the format's rules).
@@ -160,13 +149,15 @@ void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::
   header.resize(start - 10 - 1, ' ');
   header += '\n';
   const uint16_t length = static_cast<uint16_t>(header.size());
+  const std::vector<uint16_t> halves = as_half ? narrow(Dtype::fp16, values) : std::vector<uint16_t>{};
+  const auto bytes = as_half ? std::as_bytes(std::span(halves)) : std::as_bytes(values);
 
   const std::string partial = path + ".partial-" + std::to_string(getpid());
   errno = 0;
   std::ofstream file(partial, std::ios::binary | std::ios::trunc);
   file.write(kMagic.data(), kMagic.size()).write("\x01\x00", 2).write(reinterpret_cast<const char*>(&length), 2);
   file.write(header.data(), static_cast<std::streamsize>(header.size()));
-  file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size_bytes()));
+  file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   file.close();  // a full disk may show only here
   std::error_code failed;
   if (!file) failed.assign(errno ? errno : EIO, std::generic_category());

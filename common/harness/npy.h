@@ -13,6 +13,7 @@ template <class T>
 struct NpyArray {
   std::vector<int64_t> shape;
   std::vector<T> values;  // C order
+  bool was_half = false;  // the file holds float16
 };
 
 /// Reads an array of `rank` dimensions. read_npy takes little-endian float32 and float16 (widened, exactly);
@@ -21,8 +22,9 @@ struct NpyArray {
 NpyArray<float> read_npy(const std::string& path, int rank);
 NpyArray<double> read_npy_double(const std::string& path, int rank);
 
-/// Writes float32 values in C order, version 1.0, whole or not at all: into a temporary file beside `path`, then renamed.
-/// Throws BadArguments, one line that names the file; an older file of that name is then untouched.
-void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values);
+/// Writes float32 values, or with `as_half` float16 (rounded to nearest), in C order, version 1.0, whole or not at all: into a
+/// temporary file beside `path`, then renamed. Throws BadArguments, one line that names the file; an older file of that name is then
+/// untouched.
+void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values, bool as_half = false);
 
 }  // namespace attention

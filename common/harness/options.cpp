@@ -71,7 +71,7 @@ T parse_choice(const std::string& flag, const std::string& text, const std::vect
 }
 
 /// A preset gives what was not typed.
-void apply_preset(const std::string& name, bool dtype_given, Options& options) {
+void apply_preset(const std::string& name, Options& options) {
   const auto set_sizes = [&](int64_t batch, int64_t heads, int64_t seqlen) {
     if (!options.batch) options.batch = batch;
     if (!options.heads) options.heads = heads;
@@ -81,7 +81,7 @@ void apply_preset(const std::string& name, bool dtype_given, Options& options) {
   };
   if (name == "article") {
     set_sizes(1, 1, 4096);
-    if (!dtype_given) options.dtype = Dtype::fp16;
+    if (!options.dtype) options.dtype = Dtype::fp16;
   } else if (name == "gpt2") {
     set_sizes(64, 16, 1024);
   } else {
@@ -117,7 +117,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--heads", "H", "Heads (GPU 16, CPU 2)", true);
   value("--head-dim", "d", "Length of a row of Q, K, V (64)", true);
   flag("--causal", options.causal, "Query i sees the keys j <= i + Nk - Nq (bottom-right)", true);
-  value("--dtype", "TYPE", "fp32, fp16 or bf16", true);
+  value("--dtype", "TYPE", "fp32, fp16 or bf16 (fp32; float16 files that are loaded: fp16)", true);
   value("--device", "DEVICE", "auto, gpu or cpu; auto takes the CPU executor only when there is no GPU", true);
   value("--batch", "B", "Batch (1)");
   value("--seqlen-q", "Nq", "Queries per head");
@@ -170,7 +170,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   if (given("--seed")) options.seed = parse_number("--seed", typed["--seed"]);
   if (given("--dtype"))
     options.dtype = parse_choice<Dtype>("--dtype", typed["--dtype"], {{"fp32", Dtype::fp32}, {"fp16", Dtype::fp16}, {"bf16", Dtype::bf16}});
-  if (given("--preset")) apply_preset(typed["--preset"], given("--dtype"), options);
+  if (given("--preset")) apply_preset(typed["--preset"], options);
   if (given("--device"))
     options.device = parse_choice<DeviceChoice>("--device", typed["--device"],
                                                 {{"auto", DeviceChoice::automatic}, {"gpu", DeviceChoice::gpu}, {"cpu", DeviceChoice::cpu}});

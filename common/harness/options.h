@@ -26,7 +26,7 @@ struct Options {
   std::optional<int64_t> batch, heads, seqlen_q, seqlen_k, head_dim;
   std::optional<float> softmax_scale;
   bool causal = false;
-  Dtype dtype = Dtype::fp32;
+  std::optional<Dtype> dtype;  // by --dtype or a preset; else that of --load's files, else fp32
   uint64_t seed = 0;
   Init init;
   bool init_given = false;

@@ -33,6 +33,7 @@ struct Problem {
   Dtype dtype = Dtype::fp32;
   TileShape tile;           // the step's tile, chosen by the harness from Step::tiles
   int64_t sram_limit = 0;   // bytes of SRAM a block may ask for on the device at hand
+  int compute_capability = 0;  // of the GPU at hand, 90 for 9.0; 0: the CPU executor, which runs what any GPU can
 
   int64_t heads_total() const { return batch * heads; }
 

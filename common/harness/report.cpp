@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 #include "common/harness/choose.h"
+#include "common/harness/regime.h"
 #include "common/roofline/prediction.h"
 
 namespace attention {
@@ -34,28 +37,59 @@ std::string exactness(const RunResult& r, const MethodResult& method) {
   for (const CheckResult& c : method.checks) {
     const std::string l2 = !c.relative_l2 ? "relative L2 n/a (the reference is 0)" : fmt::format("relative L2 {:.1e}{}", *c.relative_l2, c.l2_judged ? "" : " (not judged)");
     const std::string rows = c.sampled ? fmt::format("sampled {} of {} elements", c.checked, c.elements) : fmt::format("{} of {} elements", c.checked, c.elements);
-    text += fmt::format("exact {:<4}worst {:.2f} of the allowance (tol {:.2g}, mean weight {:.1f}), {}, absolute {:.1e}     {}  {} against float64\n", c.output,
-                        c.worst, c.tolerance, r.mean_weight, l2, c.max_abs, c.pass ? "PASS" : "FAIL", rows);
+    const std::string stored = c.stored_pairs ? fmt::format(", N x N tensors stored in {}", dtype_name(r.problem.dtype)) : "";
+    text += fmt::format("exact {:<4}worst {:.2f} of the allowance (tol {:.2g}{}, mean weight {:.1f}), {}, absolute {:.1e}     {}  {} against float64\n", c.output,
+                        c.worst, c.tolerance, stored, r.mean_weight, l2, c.max_abs, c.pass ? "PASS" : "FAIL", rows);
     if (!c.pass) text += fmt::format("          worst at batch {} head {} row {} column {}: {}\n", c.worst_index[0], c.worst_index[1], c.worst_index[2], c.worst_index[3], c.reason);
   }
   if (method.checks.empty() && method.not_run.empty() && !r.planned_only) text += "exact     not checked (--check none)\n";
   return text;
 }
 
+std::string bytes_or_na(const std::optional<int64_t>& bytes) { return bytes ? human_bytes(*bytes) : "n/a"; }
+
+/// What the counters said in all, to the byte, or why they said nothing.
+std::string measured(const RunResult& r, const MethodResult& m) {
+  const std::string reason = not_measured_reason(r, m);
+  if (!reason.empty()) {
+    std::string text = fmt::format("measured  n/a ({})\n", reason);
+    if (m.measured && !m.measured->advice.empty()) text += fmt::format("          {}\n", m.measured->advice);
+    return text;
+  }
+  const CounterBytes& together = m.measured->together;
+  const auto bytes = [&](Counter counter) { return together[counter] ? fmt::format("{}", *together[counter]) : "n/a"; };
+  const std::vector<TensorBytes> requested = m.requested();
+  const auto beside_formula = [&](Counter counter, int64_t formula) { return together[counter] ? fmt::format(" (formula {:+})", *together[counter] - formula) : ""; };
+  std::string text = fmt::format("measured  HBM read {}, write {} · L2→SM {} · requested: load {}{}, store {}{} · spills: load {}, store {}\n", bytes(Counter::hbm_read),
+                                 bytes(Counter::hbm_write), bytes(Counter::l2_to_sm), bytes(Counter::requested_load),
+                                 beside_formula(Counter::requested_load, total_load(requested)), bytes(Counter::requested_store),
+                                 beside_formula(Counter::requested_store, total_store(requested)), bytes(Counter::spill_load), bytes(Counter::spill_store));
+  if (m.expected.size() > 1) text += "          a kernel's row: alone, from a cold L2; together: as they follow each other, so less where the L2 carries from one to the next\n";
+  for (const std::string& why : std::set<std::string>(m.measured->why_not.begin(), m.measured->why_not.end()))
+    if (!why.empty()) text += fmt::format("          n/a above: {}\n", why);
+  return text;
+}
+
 std::string traffic(const RunResult& r, const MethodResult& m) {
-  std::string text = fmt::format("{:<20}{:>14}{:>15}{:>18}{:>13}{:>12}\n", "traffic", "HBM expected", "HBM measured", "L2→SM measured", "requested", r.device == DeviceKind::gpu ? "time" : "emulated");
-  const auto row = [&](const std::string& name, const std::vector<TensorBytes>& hbm, bool at_least, const std::string& requested, const std::string& time) {
-    text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}{:>12}\n", name, (at_least ? ">= " : "") + human_bytes(total(hbm)), "n/a", "n/a", requested, time);
+  std::string text = fmt::format("{:<20}{:>14}{:>15}{:>16}{:>13}{:>12}\n", "traffic", "HBM expected", "HBM measured", "L2→SM measured", "requested", r.device == DeviceKind::gpu ? "time" : "emulated");
+  const bool has_counters = m.measured && m.measured->measured();
+  const auto row = [&](const std::string& name, const std::vector<TensorBytes>& hbm, bool at_least, const CounterBytes* counters, const std::string& requested,
+                       const std::string& time) {
+    text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}{:>12}\n", name, (at_least ? ">= " : "") + human_bytes(total(hbm)),
+                        bytes_or_na(counters ? hbm_total(*counters) : std::nullopt), bytes_or_na(counters ? (*counters)[Counter::l2_to_sm] : std::nullopt),
+                        requested, time);
   };
   bool at_least = false;
   for (size_t n = 0; n < m.expected.size(); ++n) {
     const KernelCost& kernel = m.expected[n];
-    row(kernel.name, kernel.hbm, kernel.hbm_at_least, kernel.library ? "n/a" : human_bytes(total(kernel.requested)), n < m.launches.size() ? human_ms(m.launches[n].time_ms) : "");
+    row(kernel.name, kernel.hbm, kernel.hbm_at_least, has_counters ? &m.measured->kernels.at(n) : nullptr, kernel.library ? "n/a" : human_bytes(total(kernel.requested)),
+        n < m.launches.size() ? human_ms(m.launches[n].time_ms) : "");
     at_least = at_least || kernel.hbm_at_least;
   }
-  if (m.expected.size() > 1) row("together", m.hbm(), at_least, m.uses_library() ? "n/a" : human_bytes(total(m.requested())), "");
+  if (m.expected.size() > 1) row("together", m.hbm(), at_least, has_counters ? &m.measured->together : nullptr, m.uses_library() ? "n/a" : human_bytes(total(m.requested())), "");
   const std::vector<TensorBytes> hbm_pairs = pairs_only(m.hbm());
-  text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}", "S and P", hbm_pairs.empty() ? "0 MB" : human_bytes(total(hbm_pairs)), "n/a", "n/a", m.uses_library() ? "n/a" : human_bytes(total(pairs_only(m.requested()))));
+  text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}", "S and P", hbm_pairs.empty() ? "0 MB" : human_bytes(total(hbm_pairs)), "", "",
+                      m.uses_library() ? "n/a" : human_bytes(total(pairs_only(m.requested()))));
   if (hbm_pairs.empty() && !m.backward) text += fmt::format("  (step02 moves {})", human_bytes(4 * r.problem.S() * bytes_per_element(r.problem.dtype)));
   for (const MethodResult& other : r.methods)
     if (hbm_pairs.empty() && &other != &m && other.backward && m.backward) text += fmt::format("  ({} moves {})", other.name, human_bytes(total(pairs_only(other.hbm()))));
@@ -68,12 +102,18 @@ std::string traffic(const RunResult& r, const MethodResult& m) {
   text += has_counts ? fmt::format(" · counted: load {}, store {}\n", total_load(counted), total_store(counted)) : std::string(" · counted n/a\n");
   text += fmt::format("flops     useful {} · executed {}", m.useful_flops, m.executed_flops());
   text += has_counts ? fmt::format(" · counted {}\n", m.counted_flops()) : std::string("\n");
-  text += fmt::format("          measured n/a: {}{}\n", not_measured_reason(r), has_counts || r.planned_only ? "" : "; counted n/a: the CPU executor counts (--device cpu)");
-  if (r.l2_bytes > 0)
-    for (const Scratch& buffer : m.scratch)
-      if (buffer.quadratic && buffer.bytes <= r.l2_bytes)
-        text += fmt::format("          {} {} fits this L2 ({}): the HBM formula does not apply\n", buffer.name, human_bytes(buffer.bytes), human_bytes(r.l2_bytes));
+  text += measured(r, m);
+  if (!has_counts && !r.planned_only) text += "          counted n/a: the CPU executor counts (--device cpu)\n";
+  for (const std::string& line : cache_regime(r.problem, m.expected, m.scratch, r.l2_bytes)) text += fmt::format("cache     {}\n", line);
   return text;
+}
+
+std::string rate(const RunResult& r, const MethodResult& m) {
+  if (!m.time || m.time->emulated) return "";
+  const std::optional<HbmRate> rate = hbm_rate(m.measured ? hbm_total(m.measured->together) : std::nullopt, total(m.hbm()), m.time->median_ms, r.hbm_peak);
+  const std::string peak = r.hbm_peak ? fmt::format("this GPU's HBM peaks at {}/s", human_bytes(std::llround(*r.hbm_peak))) : "this GPU's peak is not known";
+  const std::string source = rate->measured ? "measured" : "expected";
+  return fmt::format("rate      {}/s of {} bytes over time{}, {}\n", human_bytes(std::llround(rate->bytes_per_s)), source, rate->cache_resident ? ": cache-resident" : "", peak);
 }
 
 std::string time(const RunResult& r, const MethodResult& m) {
@@ -82,14 +122,8 @@ std::string time(const RunResult& r, const MethodResult& m) {
   if (!m.time) return "time      n/a: no time of a run that was not right\n";
   if (m.time->emulated)
     return fmt::format("emulated  {} on the CPU executor ({} run{}): not a GPU's time, so no TFLOP/s\n", human_ms(m.time->median_ms), m.time->runs, m.time->runs == 1 ? "" : "s");
-  std::string text = fmt::format("time      {} (p10 {}, p90 {}, {} runs, cold L2)   {:.1f} TFLOP/s{}   {}\n", human_ms(m.time->median_ms), human_ms(m.time->p10_ms),
-                                 human_ms(m.time->p90_ms), m.time->runs, m.useful_flops / m.time->median_ms * 1e-9, m.executed_flops() == m.useful_flops ? "" : " useful", predicted);
-  if (r.figures.figures) {
-    const double rate = static_cast<double>(intensity(m.expected).bytes) / (1e-3 * m.time->median_ms);
-    if (is_cache_resident(rate, *r.figures.figures))
-      text += fmt::format("          expected bytes / time = {:.2f} TB/s, more than this HBM gives ({:.2f} TB/s): cache-resident\n", rate * 1e-12, r.figures.figures->hbm_limit() * 1e-12);
-  }
-  return text;
+  return fmt::format("time      {} (p10 {}, p90 {}, {} runs, cold L2)   {:.1f} TFLOP/s{}   {}\n", human_ms(m.time->median_ms), human_ms(m.time->p10_ms),
+                     human_ms(m.time->p90_ms), m.time->runs, m.useful_flops / m.time->median_ms * 1e-9, m.executed_flops() == m.useful_flops ? "" : " useful", predicted);
 }
 
 std::string memory(const RunResult& r, const MethodResult& m) {
@@ -138,11 +172,11 @@ std::string human_bytes(int64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
-std::string not_measured_reason(const RunResult& r) {
+std::string not_measured_reason(const RunResult& r, const MethodResult& m) {
+  if (m.measured) return m.measured->reason;
   if (!r.options.traffic) return "switched off (--traffic off)";
   if (r.planned_only) return "nothing ran (--plan)";
-  if (r.device == DeviceKind::cpu) return "the CPU executor has no HBM";
-  return "hardware counters are not read yet";
+  return m.not_run.empty() ? "the result was wrong" : m.not_run;
 }
 
 std::string report_text(const RunResult& r) {
@@ -152,7 +186,7 @@ std::string report_text(const RunResult& r) {
     if (!method.backward || &method == &last) text += exactness(r, method);
   if (!r.planned_only && r.verdict.find("PASS, ") == 0) text += fmt::format("          {}\n", r.verdict);
   if (r.methods.size() > 1) text += methods(r);
-  text += traffic(r, last) + time(r, last) + memory(r, last);
+  text += traffic(r, last) + time(r, last) + rate(r, last) + memory(r, last);
   if (r.planned_only)
     text += fmt::format("plan      nothing ran; the run needs {} bytes of this device's memory, {} are free{}\n", r.needed_bytes, r.free_bytes,
                         r.needed_bytes > r.free_bytes ? ": it does not fit" : "");

@@ -10,10 +10,12 @@
 
 #include "common/harness/buffers.h"
 #include "common/harness/error.h"
+#include "common/harness/half.h"
 #include "common/harness/inputs.h"
 #include "common/harness/memory.h"
 #include "common/harness/npy.h"
 #include "common/harness/trace.h"
+#include "common/traffic/cupti.h"
 
 namespace attention {
 
@@ -31,6 +33,7 @@ constexpr int kRecordedRuns = 5;
 struct Output {
   std::string name;            // as in check.h
   std::string buffer;          // as in Buffers
+  Dtype dtype;                 // of the buffer
   std::vector<int64_t> shape;
   std::vector<float> values;
 };
@@ -40,9 +43,9 @@ std::vector<Output> outputs_of(const Problem& p, const Method& method) {
   const std::vector<int64_t> queries = {p.batch, p.heads, p.seqlen_q, p.head_dim}, keys = {p.batch, p.heads, p.seqlen_k, p.head_dim};
   std::vector<Output> outputs;
   if (method.backward)
-    outputs = {{"dq", "dq", queries, {}}, {"dk", "dk", keys, {}}, {"dv", "dv", keys, {}}};
+    outputs = {{"dq", "dq", p.dtype, queries, {}}, {"dk", "dk", p.dtype, keys, {}}, {"dv", "dv", p.dtype, keys, {}}};
   else
-    outputs = {{"o", "o", queries, {}}, {"lse", "LSE", rows, {}}};
+    outputs = {{"o", "o", p.dtype, queries, {}}, {"lse", "LSE", Dtype::fp32, rows, {}}};
   for (Output& output : outputs) {
     int64_t elements = 1;
     for (const int64_t length : output.shape) elements *= length;
@@ -81,7 +84,10 @@ class Run {
     for (const NamedBytes& tensor : tensor_bytes(problem_, backward)) buffers_.add(tensor.name, tensor.bytes);
     for (const Scratch& buffer : scratch) buffers_.add(buffer.name, buffer.bytes);
     const auto copy_in = [&](const char* name, const std::vector<float>& values) {
-      if (!values.empty()) device_.copy_in(buffers_.find(name), values.data(), static_cast<int64_t>(values.size() * sizeof(float)));
+      if (values.empty()) return;
+      if (problem_.dtype == Dtype::fp32) return device_.copy_in(buffers_.find(name), values.data(), static_cast<int64_t>(values.size() * sizeof(float)));
+      const std::vector<uint16_t> bits = narrow(problem_.dtype, values);
+      device_.copy_in(buffers_.find(name), bits.data(), static_cast<int64_t>(bits.size() * sizeof(uint16_t)));
     };
     copy_in("q", inputs_.q);
     copy_in("k", inputs_.k);
@@ -107,6 +113,18 @@ class Run {
     }
   }
 
+  /// Runs the method some more times, for its traffic. After the timed runs of all methods: a profiler in the process slows launches.
+  void measure_method(const Method& method, MethodResult& into) {
+    progress_.stage(fmt::format("{} {}: measuring traffic", step_.id, method.name));
+    if (into.uses_library()) {
+      into.measured = MeasuredTraffic{.reason = "a library's call may launch several kernels, and measured traffic is told per launch"};
+      return;
+    }
+    MeasurableDevice* gpu = device_.measurable();
+    if (gpu && method.prepare) method.prepare(problem_, tensors_);
+    into.measured = measure_traffic(gpu, [&] { method.run(problem_, tensors_); }, static_cast<int>(into.launches.size()), open_cupti);
+  }
+
   /// The whole outputs, of the last method that computed each.
   const std::vector<Output>& outputs() const { return outputs_; }
   const Reference* reference() const { return reference_.get(); }
@@ -129,7 +147,16 @@ class Run {
   }
 
   void copy_out(std::vector<Output>& outputs) {
-    for (Output& output : outputs) device_.copy_out(output.values.data(), buffers_.find(output.buffer), static_cast<int64_t>(output.values.size() * sizeof(float)));
+    for (Output& output : outputs) {
+      const void* from = buffers_.find(output.buffer);
+      if (output.dtype == Dtype::fp32) {
+        device_.copy_out(output.values.data(), from, static_cast<int64_t>(output.values.size() * sizeof(float)));
+      } else {
+        std::vector<uint16_t> bits(output.values.size());
+        device_.copy_out(bits.data(), from, static_cast<int64_t>(bits.size() * sizeof(uint16_t)));
+        widen(output.dtype, bits, output.values);
+      }
+    }
   }
 
   /// A failure line when the device's outputs are not, bit for bit, those of the first run.
@@ -157,7 +184,8 @@ class Run {
     for (const Output& output : outputs) {
       const ReferenceTensor& truth = output.name == "o" ? reference_->o : output.name == "lse" ? reference_->lse : output.name == "dq" ? reference_->dq
                                      : output.name == "dk" ? reference_->dk : reference_->dv;
-      into.checks.push_back(check_output(output.name, problem_, output.values, truth, selection_, default_inputs, tolerance_factor()));
+      into.checks.push_back(
+          check_output(output.name, problem_, output.values, truth, selection_, default_inputs, into.grows_quadratically(), tolerance_factor()));
       if (!into.checks.back().pass) fail(fmt::format("{}: {}", method.name, into.checks.back().reason));
     }
   }
@@ -287,7 +315,7 @@ std::vector<Scratch> fit_memory(const Step& step, const Device& device, bool bac
 void save_outputs(const std::string& folder, const std::vector<Output>& outputs, RunResult& result) {
   for (const Output& output : outputs) {
     const std::string path = folder + "/" + output.name + ".npy";
-    write_npy(path, output.shape, output.values);
+    write_npy(path, output.shape, output.values, output.dtype == Dtype::fp16);
     result.saved.push_back(path);
   }
 }
@@ -308,6 +336,7 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
   result.device_name = device.name();
   result.device_note = chosen.note;
   result.l2_bytes = device.l2_bytes();
+  result.hbm_peak = device.hbm_peak();
   if (device.kind() == DeviceKind::gpu)
     result.figures = find_figures(device.name(), find_gpu().driver_cuda);
   else
@@ -337,14 +366,17 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
   }
   progress.stage(step.id + ": inputs");
   if (options.load_dir.empty()) inputs = make_inputs(options, problem, backward);
+  round_inputs(inputs, problem.dtype);
   Run run(options, step, device, progress, inputs, result);
   run.allocate(scratch, backward);
   if (device.kind() == DeviceKind::gpu) result.device_bytes_used = result.free_bytes - device.free_bytes();
   for (size_t n = 0; n < step.methods.size(); ++n)
     if (result.methods[n].not_run.empty()) run.run_method(step.methods[n], result.methods[n]);
+  for (size_t n = 0; n < step.methods.size(); ++n)
+    if (options.traffic && result.failures.empty() && result.methods[n].not_run.empty()) run.measure_method(step.methods[n], result.methods[n]);
 
   if (const Reference* reference = run.reference()) {
-    result.verdict = verdict(result.failures.empty(), *reference);
+    result.verdict = verdict(result.failures.empty(), problem.dtype, *reference);
     if (problem.dtype == Dtype::fp32 && step.fp32_tolerance_factor != 1 && result.failures.empty())
       result.verdict += fmt::format(", at {:g} times the steps' tolerance", step.fp32_tolerance_factor);
     result.sampled = run.sampled();

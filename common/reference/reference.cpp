@@ -4,6 +4,7 @@
 #include <ranges>
 #include <set>
 
+#include "common/harness/half.h"
 #include "common/harness/random.h"
 
 namespace attention {
@@ -53,6 +54,8 @@ std::set<int64_t> heads_of(const std::vector<HeadRow>& rows) {
 
 }  // namespace
 
+double least_pair(Dtype dtype) { return dtype == Dtype::fp32 ? 0 : smallest_subnormal(dtype) / 2 / (2 * unit_roundoff(dtype)); }
+
 int64_t visible_keys(const Problem& problem, int64_t i) {
   const auto keys = std::views::iota(int64_t{0}, problem.seqlen_k);
   return std::ranges::partition_point(keys, [&](int64_t j) { return problem.visible(i, j); }) - keys.begin();
@@ -87,10 +90,11 @@ double reference_flops(const Problem& problem, const Selection& selection, bool 
     }
   }
   // Per pair: products of head_dim terms, each done with signs and with absolute values (2 x 2 operations a term).
-  // Queries: S, O and, backward, dP, dQ. Statistics: S, O. Keys: S, dP, dK, dV.
+  // Queries: S, O and, backward, dP, dQ. Statistics: S, O. Keys: S, dP, dK, dV. In half precision the outputs twice, for `stored`.
   const double product = 4.0 * problem.head_dim, exponential = 40;
-  return query_pairs * ((backward ? 4 : 2) * product + exponential) + statistics_pairs * (2 * product + exponential) +
-         key_pairs * (4 * product + exponential);
+  const double of_outputs = problem.dtype == Dtype::fp32 ? 1 : 2;
+  return query_pairs * ((backward ? 2 : 1) * (1 + of_outputs) * product + exponential) + statistics_pairs * (2 * product + exponential) +
+         key_pairs * (2 * (1 + of_outputs) * product + exponential);
 }
 
 Selection choose_selection(const Problem& problem, bool backward, double budget_seconds, double flops_per_second, int64_t sampled_rows, uint64_t seed) {
@@ -114,10 +118,11 @@ Selection spelled_out(const Problem& problem, const Selection& selection, bool b
 }
 
 Reference allocate_reference(const Problem& problem, const Selection& rows, bool backward) {
-  const auto allocate = [](ReferenceTensor& tensor, size_t count, int64_t cols) {
+  const auto allocate = [&](ReferenceTensor& tensor, size_t count, int64_t cols) {
     tensor.cols = cols;
     tensor.value.resize(count * cols);
     tensor.allowance.resize(count * cols);
+    if (problem.dtype != Dtype::fp32) tensor.stored.resize(count * cols);
   };
   Reference reference;
   allocate(reference.o, rows.queries.size(), problem.head_dim);

@@ -1,5 +1,6 @@
 // The truth: attention in float64, forward and backward, on the CPU and on the GPU, with the error that each element is
-// allowed. Shares no code with steps/ and tile/; the formulas are derived in docs/exactness.md.
+// allowed. Shares no code with steps/ and tile/; the formulas are derived in docs/exactness.md, those of the 16-bit types in
+// docs/precision.md.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace attention {
 
-/// The inputs as the step gets them, flat, C order: q, d_o [batch, heads, seqlen_q, head_dim], k, v [.., seqlen_k, head_dim].
+/// The inputs as the step gets them (in half precision already rounded to the type), flat, C order: q, d_o [batch, heads, seqlen_q, head_dim], k, v [.., seqlen_k, head_dim].
 /// d_o is read by the backward alone and may be empty without one.
 struct HostInputs {
   std::span<const float> q, k, v, d_o;
@@ -37,7 +38,7 @@ struct Selection {
 Selection sample_rows(const Problem& problem, int64_t n, uint64_t seed, bool backward, bool all_heads_keys);
 
 /// float64 operations (a multiply-add is two, an exponential counts 40) of compute_reference_cpu for this selection. The GPU
-/// keeps no scores and executes 1.5 times as many up to head_dim 64, 2 times at 128, 3 times at 256.
+/// keeps no scores and executes 1.5 times as many up to head_dim 64, 2 times at 128, 3 times at 256, in half precision a third more.
 double reference_flops(const Problem& problem, const Selection& selection, bool backward);
 
 /// A full check when it fits `budget_seconds` at `flops_per_second`, else sample_rows of `sampled_rows` rows, with the keys of all
@@ -46,11 +47,13 @@ double reference_flops(const Problem& problem, const Selection& selection, bool 
 Selection choose_selection(const Problem& problem, bool backward, double budget_seconds, double flops_per_second, int64_t sampled_rows, uint64_t seed);
 
 /// One output of the reference, for the selected rows in the selection's order (a full selection: all rows, in memory order):
-/// value [rows, cols] and, with the same shape, the allowance for tol = 1 (the checker multiplies by its tolerance).
+/// value [rows, cols] and, with the same shape, the allowance for tol = 1 (the checker multiplies by its tolerance) and, in half
+/// precision, what u more of rounding adds where S, P, dP and dS are stored in the type (the checker multiplies by u).
 struct ReferenceTensor {
   int64_t cols = 0;  // head_dim; 1 for lse
   std::vector<double> value;
   std::vector<double> allowance;
+  std::vector<double> stored;  // empty in fp32
 };
 
 /// With s_ij = scale q_i k_j, A_ij = |scale| sum_c |q_ic k_jc| and w_ij = max(1, A_ij/3, max_j |s_ij| / 3) over the visible keys:
@@ -61,6 +64,13 @@ struct ReferenceTensor {
 ///   dk   scale sum_i P_ij (dP_ij - D_i) q_ic    allowance  |scale| sum_i P_ij w_ij (|dP|_ij + |D|_i) |q_ic|
 /// where dP_ij = sum_c dO_ic v_jc, D_i = sum_c dO_ic o_ic, and |dP|, |D| are the sums of the terms' absolute values.
 /// A row that sees no key: o = 0, lse = -inf, no gradient, allowance 0.
+/// In half precision (problem.dtype) P and dS are rounded to the type, and below its normal numbers by up to half the smallest
+/// subnormal: e = least_pair(dtype) for each visible pair joins P_ij w_ij in the allowance of dv and the whole coefficient of |k_jc|,
+/// |q_ic| in those of dq and dk; in that of o it is e max_j P_ij, since there the largest weight is 1 when they are rounded. Besides:
+///   stored of lse      |s|_i = sum_j P_ij |s_ij|
+///   stored of o, dv    sum (P_ij (|s_ij| + |s|_i) + 2e) |v_jc|, |dO_ic|
+///   stored of dq, dk   |scale| sum (P_ij (1 + |s_ij| + |s|_i) + 2e) (|dP|_ij + |D|_i) |k_jc|, |q_ic|
+/// derived in docs/precision.md.
 /// Sources: FlashAttention (Dao et al. 2022), section 3.1 and appendix B.2, B.4 for the gradients.
 struct Reference {
   ReferenceTensor o, lse, dq, dk, dv;  // dq, dk, dv are empty without a backward
@@ -82,6 +92,10 @@ bool reference_gpu_available();
 /// float64 operations per second that the references reach on this machine; for choose_selection alone.
 double reference_rate_cpu();
 double reference_rate_gpu();
+
+/// Half the smallest subnormal of the type in units of its tol, 2u: 2^-15 for fp16, nothing that shows for bf16; 0 for fp32, whose
+/// own subnormals are of no account.
+double least_pair(Dtype dtype);
 
 /// For the two implementations: the number of keys that query i sees (they are the first ones), the selected rows with a full
 /// selection spelled out, and the Reference with its tensors allocated.

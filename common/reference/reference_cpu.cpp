@@ -66,6 +66,13 @@ SignedAndAbsolute* const signed_and_absolute = __builtin_cpu_supports("avx2") ? 
 SignedAndAbsolute* const signed_and_absolute = signed_and_absolute_portable;
 #endif
 
+/// out_abs[n] += sum_m b[m] |B[m][n]| for n < cols. The sum with signs is done beside it and thrown away: half precision alone
+/// calls this, for the allowance of stored pairs, and a second copy of the inner loop is not worth its text.
+void absolute(int64_t rows, int64_t cols, const double* b, const double* B, int64_t pitch, double* out_abs) {
+  std::vector<double> thrown_away(cols);
+  signed_and_absolute(rows, cols, b, b, B, pitch, thrown_away.data(), out_abs);
+}
+
 int64_t padded(int64_t cols) { return (cols + kLanes - 1) / kLanes * kLanes; }
 
 /// `count` rows of a float matrix [.., cols], widened to double.
@@ -105,12 +112,15 @@ struct RowStatistics {
   double weight = 0;     // max(1, max_j |s_ij| / 3): the part of w_ij that the row shares
   double delta = 0;      // sum_c dO_ic o_ic
   double delta_abs = 0;  // sum_c |dO_ic o_ic|
+  double mean_score = 0; // sum_j P_ij |s_ij|; in half precision alone
 };
 
 struct Run {
   const Problem& problem;
   const HostInputs& in;
   const bool backward;
+  const bool half = problem.dtype != Dtype::fp32;
+  const double least = least_pair(problem.dtype);
   const int64_t d = problem.head_dim;
   const double scale = problem.softmax_scale;
 
@@ -125,7 +135,7 @@ class QueryBlock {
  public:
   QueryBlock(const Run& run, std::span<const HeadRow> rows)
       : run_(run), head_(rows[0].head), count_(static_cast<int64_t>(rows.size())), pitch_(padded(run.d)),
-        q_(count_, run.d), d_o_(count_, run.d), o_(count_ * pitch_), o_abs_(count_ * pitch_) {
+        q_(count_, run.d), d_o_(count_, run.d), o_(count_ * pitch_), o_abs_(count_ * pitch_), o_stored_(run.half ? count_ * pitch_ : 0) {
     for (int64_t r = 0; r < count_; ++r) {
       q_.load(r, run.q(head_, rows[r].row), run.d);
       if (run.backward) d_o_.load(r, run.d_o(head_, rows[r].row), run.d);
@@ -135,6 +145,7 @@ class QueryBlock {
     keys_pitch_ = (keys_ + kTile - 1) / kTile * kTile;
     p_.resize(count_ * keys_pitch_);
     p_weighted_.resize(count_ * keys_pitch_);
+    if (run.half) p_stored_.resize(count_ * keys_pitch_);
   }
 
   void forward() {
@@ -144,7 +155,10 @@ class QueryBlock {
     for (int64_t j0 = 0; j0 < keys_; j0 += kTile) {
       const int64_t keys = load_tile(v, &Run::v, j0);
       for (int64_t r = 0; r < count_; ++r) {
-        signed_and_absolute(keys, pitch_, p(r, j0), weighted(r, j0), v.row(0), pitch_, &o_[r * pitch_], &o_abs_[r * pitch_]);
+        double allowed[kTile];
+        for (int64_t j = 0; j < keys; ++j) allowed[j] = weighted(r, j0)[j] + (j0 + j < seen_[r] ? run_.least / statistics_[r].total : 0);
+        signed_and_absolute(keys, pitch_, p(r, j0), allowed, v.row(0), pitch_, &o_[r * pitch_], &o_abs_[r * pitch_]);
+        if (run_.half) absolute(keys, pitch_, stored(r, j0), v.row(0), pitch_, &o_stored_[r * pitch_]);
       }
     }
     if (!run_.backward) return;
@@ -159,31 +173,36 @@ class QueryBlock {
 
   /// dQ of the rows and its allowance, into rows first, first + 1, ... of `dq`. After forward().
   void query_gradients(ReferenceTensor& dq, int64_t first) {
-    std::vector<double> sum(count_ * pitch_), sum_abs(count_ * pitch_);
+    std::vector<double> sum(count_ * pitch_), sum_abs(count_ * pitch_), sum_stored(run_.half ? count_ * pitch_ : 0);
     TransposedTile v(run_.d);
     WideRows k(kTile, run_.d);
     for (int64_t j0 = 0; j0 < keys_; j0 += kTile) {
       const int64_t keys = load_tile(k, &Run::k, j0);
       load_tile(v, &Run::v, j0);
       for (int64_t r = 0; r < count_; ++r) {
-        double dp[kTile] = {}, dp_abs[kTile] = {};
+        double dp[kTile] = {}, dp_abs[kTile] = {}, dp_stored[kTile];
         signed_and_absolute(run_.d, kTile, d_o_.row(r), d_o_.abs_row(r), v.element.data(), kTile, dp, dp_abs);
         for (int64_t j = 0; j < keys; ++j) {
+          const double parts = std::abs(run_.scale) * (dp_abs[j] + statistics_[r].delta_abs);
           dp[j] = run_.scale * p(r, j0)[j] * (dp[j] - statistics_[r].delta);
-          dp_abs[j] = std::abs(run_.scale) * weighted(r, j0)[j] * (dp_abs[j] + statistics_[r].delta_abs);
+          const bool visible = j0 + j < seen_[r];
+          dp_abs[j] = visible ? weighted(r, j0)[j] * parts + run_.least : 0;
+          if (run_.half) dp_stored[j] = (p(r, j0)[j] + stored(r, j0)[j]) * parts;
         }
         signed_and_absolute(keys, pitch_, dp, dp_abs, k.row(0), pitch_, &sum[r * pitch_], &sum_abs[r * pitch_]);
+        if (run_.half) absolute(keys, pitch_, dp_stored, k.row(0), pitch_, &sum_stored[r * pitch_]);
       }
     }
-    store(dq, first, sum, sum_abs);
+    store(dq, first, sum, sum_abs, sum_stored);
   }
 
   void store_forward(Reference& reference, int64_t first) const {
-    store(reference.o, first, o_, o_abs_);
+    store(reference.o, first, o_, o_abs_, o_stored_);
     for (int64_t r = 0; r < count_; ++r) {
       const double lse = statistics_[r].largest + std::log(statistics_[r].total);  // -inf + -inf for a row that sees no key
       reference.lse.value[first + r] = lse;
       reference.lse.allowance[first + r] = seen_[r] == 0 ? 0 : std::max({1.0, std::abs(lse), largest_a_[r] / 3});
+      if (run_.half) reference.lse.stored[first + r] = statistics_[r].mean_score;
     }
   }
 
@@ -196,6 +215,7 @@ class QueryBlock {
  private:
   double* p(int64_t r, int64_t j) { return p_.data() + r * keys_pitch_ + j; }
   double* weighted(int64_t r, int64_t j) { return p_weighted_.data() + r * keys_pitch_ + j; }
+  double* stored(int64_t r, int64_t j) { return p_stored_.data() + r * keys_pitch_ + j; }
 
   template <class Tile>
   int64_t load_tile(Tile& tile, const float* (Run::*tensor)(int64_t, int64_t) const, int64_t j0) const {
@@ -216,7 +236,7 @@ class QueryBlock {
     }
   }
 
-  /// Scores to probabilities: p_ becomes P_ij and p_weighted_ P_ij w_ij, 0 for the keys that row r does not see.
+  /// Scores to probabilities: p_ becomes P_ij, p_weighted_ P_ij w_ij and p_stored_ what storing S adds, 0 for the keys that row r does not see.
   void softmax() {
     statistics_.resize(count_);
     largest_a_.resize(count_);
@@ -232,6 +252,7 @@ class QueryBlock {
         row.largest = std::max(row.largest, s[j]);
         largest_score_[r] = std::max(largest_score_[r], std::abs(s[j]));
         largest_a_[r] = std::max(largest_a_[r], a[j]);
+        if (run_.half) stored(r, 0)[j] = std::abs(s[j]);
       }
       for (int64_t j = 0; j < seen_[r]; ++j) row.total += s[j] = std::exp(s[j] - row.largest);
       row.weight = std::max(1.0, largest_score_[r] / 3);
@@ -239,16 +260,20 @@ class QueryBlock {
         s[j] /= row.total;
         a[j] = s[j] * std::max(row.weight, a[j] / 3);
         mean_weight_[r] += a[j];
+        if (run_.half) row.mean_score += s[j] * stored(r, 0)[j];
       }
+      if (run_.half)
+        for (int64_t j = 0; j < seen_[r]; ++j) stored(r, 0)[j] = s[j] * (stored(r, 0)[j] + row.mean_score) + 2 * run_.least;
       std::fill(s + seen_[r], s + keys_pitch_, 0.0);
       std::fill(a + seen_[r], a + keys_pitch_, 0.0);
     }
   }
 
-  void store(ReferenceTensor& to, int64_t first, const std::vector<double>& value, const std::vector<double>& allowance) const {
+  void store(ReferenceTensor& to, int64_t first, const std::vector<double>& value, const std::vector<double>& allowance, const std::vector<double>& stored) const {
     for (int64_t r = 0; r < count_; ++r) {
       std::copy_n(&value[r * pitch_], run_.d, &to.value[(first + r) * run_.d]);
       std::copy_n(&allowance[r * pitch_], run_.d, &to.allowance[(first + r) * run_.d]);
+      if (run_.half) std::copy_n(&stored[r * pitch_], run_.d, &to.stored[(first + r) * run_.d]);
     }
   }
 
@@ -258,8 +283,8 @@ class QueryBlock {
   int64_t keys_pitch_ = 0;  // the same in whole tiles
   std::vector<int64_t> seen_;
   WideRows q_, d_o_;
-  std::vector<double> p_, p_weighted_;
-  std::vector<double> o_, o_abs_;
+  std::vector<double> p_, p_weighted_, p_stored_;  // the last in half precision alone
+  std::vector<double> o_, o_abs_, o_stored_;
   std::vector<RowStatistics> statistics_;
   std::vector<double> largest_a_, largest_score_, mean_weight_;
 };
@@ -275,8 +300,10 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
   }
   WideRows q(kTile, d), d_o(kTile, d);
   std::vector<double> dk(count * pitch), dk_abs(count * pitch), dv(count * pitch), dv_abs(count * pitch);
+  std::vector<double> dk_stored(run.half ? count * pitch : 0), dv_stored(run.half ? count * pitch : 0);
   // [key][query]: the sums below run over queries.
   std::vector<double> p(kTile * kTile), p_weighted(kTile * kTile), ds(kTile * kTile), ds_abs(kTile * kTile);
+  std::vector<double> p_stored(kTile * kTile), ds_stored(kTile * kTile);
   for (int64_t i0 = 0; i0 < run.problem.seqlen_q; i0 += kTile) {
     const int64_t queries = std::min(kTile, run.problem.seqlen_q - i0);
     if (visible_keys(run.problem, i0 + queries - 1) <= rows[0].row) continue;  // the mask hides all these keys from all these queries
@@ -290,16 +317,22 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
       for (int64_t j = 0; j < count; ++j) {
         const bool visible = run.problem.visible(i0 + i, rows[j].row);
         const double probability = visible ? std::exp(run.scale * s[j] - row.largest) / row.total : 0;
-        const double weighted = probability * std::max(row.weight, std::abs(run.scale) * a[j] / 3);
+        const double weighted = probability * std::max(row.weight, std::abs(run.scale) * a[j] / 3), least = visible ? run.least : 0;
         p[j * kTile + i] = probability;
-        p_weighted[j * kTile + i] = weighted;
+        p_weighted[j * kTile + i] = weighted + least;
+        const double parts = std::abs(run.scale) * (dp_abs[j] + row.delta_abs);
         ds[j * kTile + i] = run.scale * probability * (dp[j] - row.delta);
-        ds_abs[j * kTile + i] = std::abs(run.scale) * weighted * (dp_abs[j] + row.delta_abs);
+        ds_abs[j * kTile + i] = weighted * parts + least;
+        p_stored[j * kTile + i] = probability * (std::abs(run.scale * s[j]) + row.mean_score) + 2 * least;
+        ds_stored[j * kTile + i] = (probability + p_stored[j * kTile + i]) * parts;
       }
     }
     for (int64_t j = 0; j < count; ++j) {
       signed_and_absolute(queries, pitch, &p[j * kTile], &p_weighted[j * kTile], d_o.row(0), pitch, &dv[j * pitch], &dv_abs[j * pitch]);
       signed_and_absolute(queries, pitch, &ds[j * kTile], &ds_abs[j * kTile], q.row(0), pitch, &dk[j * pitch], &dk_abs[j * pitch]);
+      if (!run.half) continue;
+      absolute(queries, pitch, &p_stored[j * kTile], d_o.row(0), pitch, &dv_stored[j * pitch]);
+      absolute(queries, pitch, &ds_stored[j * kTile], q.row(0), pitch, &dk_stored[j * pitch]);
     }
   }
   for (int64_t j = 0; j < count; ++j) {
@@ -307,6 +340,9 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
     std::copy_n(&dk_abs[j * pitch], d, &reference.dk.allowance[(first + j) * d]);
     std::copy_n(&dv[j * pitch], d, &reference.dv.value[(first + j) * d]);
     std::copy_n(&dv_abs[j * pitch], d, &reference.dv.allowance[(first + j) * d]);
+    if (!run.half) continue;
+    std::copy_n(&dk_stored[j * pitch], d, &reference.dk.stored[(first + j) * d]);
+    std::copy_n(&dv_stored[j * pitch], d, &reference.dv.stored[(first + j) * d]);
   }
 }
 

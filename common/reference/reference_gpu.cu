@@ -1,8 +1,9 @@
 // The float64 reference on a GPU: plain CUDA in double, its own tiles and products. Two kernels do everything. Both let a block own
 // up to kOwn selected rows (queries, or keys for dK and dV) of one head and loop over the rows of the other side in tiles of kOther:
-//   row_statistics   maximum and sum of the softmax, max |s| and max A of query rows
+//   row_statistics   maximum and sum of the softmax, max |s|, mean |s| and max A of query rows
 //   weighted_sum     one of O, dQ, dV, dK and its allowance: recomputes S (and dP), turns them into the two coefficients of each
-//                    pair - the value's and the allowance's - and sums the other side's rows with them
+//                    pair - the value's and the allowance's - and sums the other side's rows with them. In half precision it runs
+//                    once more for the second kind of allowance, `stored`
 // Each product is done twice, with signs and with absolute values, as the allowance needs.
 #include <cuda_runtime.h>
 
@@ -38,6 +39,7 @@ struct Shape {
   int d;
   bool causal;
   double scale;
+  double least;  // least_pair
 
   /// Problem::visible, for device code.
   __device__ bool visible(int64_t i, int64_t j) const { return !causal || j <= i + seqlen_k - seqlen_q; }
@@ -56,7 +58,7 @@ struct Group {
 /// What is known of each query row of the batch, indexed head * seqlen_q + i. P_ij = exp(s_ij - largest) / total: with the LSE instead
 /// of the two, scores of 1e10 would leave five digits.
 struct RowStatistics {
-  double largest, total, largest_score, largest_a, delta, delta_abs, mean_weight;
+  double largest, total, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score;
 };
 
 /// Tiles with the dimension (or the other side's row) first; one column more than needed, so that the threads that fill a column
@@ -129,7 +131,7 @@ __device__ void load_own_rows(int64_t (&own_row)[kOwn], const Group& group, cons
   __syncthreads();  // own_row is complete
 }
 
-/// Maximum and sum of the softmax, max |s| and max A of the group's query rows. One block per group. The sum runs along with its maximum, as in the online
+/// Maximum and sum of the softmax, max |s|, sum_j P_ij |s_ij| and max A of the group's query rows. One block per group. The sum runs along with its maximum, as in the online
 /// softmax (Milakov and Gimelshein 2018); in float64 the rescaling costs nothing that 1e-12 would show.
 __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs in, const Group* groups, const int64_t* rows, RowStatistics* statistics) {
   __shared__ ProductTiles tiles;
@@ -140,11 +142,11 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
   const float* q = in.q + group.head * shape.seqlen_q * shape.d;
   const float* k = in.k + group.head * shape.seqlen_k * shape.d;
 
-  double largest[kPerOwn], total[kPerOwn], largest_score[kPerOwn], largest_a[kPerOwn];
+  double largest[kPerOwn], total[kPerOwn], total_score[kPerOwn], largest_score[kPerOwn], largest_a[kPerOwn];
 #pragma unroll
   for (int a = 0; a < kPerOwn; ++a) {
     largest[a] = -INFINITY;
-    total[a] = largest_score[a] = largest_a[a] = 0;
+    total[a] = total_score[a] = largest_score[a] = largest_a[a] = 0;
   }
   const Range keys = visible_range(shape, true, own_row[0], own_row[group.count - 1]);
   for (int64_t j0 = keys.first; j0 < keys.end; j0 += kOther) {
@@ -158,7 +160,9 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
         if (i < 0 || j >= keys.end || !shape.visible(i, j)) continue;
         const double score = shape.scale * s[a][b];
         const double now = fmax(largest[a], score);
-        total[a] = total[a] * exp(largest[a] - now) + exp(score - now);
+        const double rescale = exp(largest[a] - now), p = exp(score - now);
+        total[a] = total[a] * rescale + p;
+        total_score[a] = total_score[a] * rescale + p * fabs(score);
         largest[a] = now;
         largest_score[a] = fmax(largest_score[a], fabs(score));
         largest_a[a] = fmax(largest_a[a], fabs(shape.scale) * s_abs[a][b]);
@@ -168,10 +172,12 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
   for (int a = 0; a < kPerOwn; ++a) {
     for (int step = 8; step > 0; step /= 2) {  // the 16 threads of a row are neighbouring lanes
       const double other = __shfl_xor_sync(0xffffffffu, largest[a], step, 16);
-      const double other_total = __shfl_xor_sync(0xffffffffu, total[a], step, 16);
+      const double other_total = __shfl_xor_sync(0xffffffffu, total[a], step, 16), other_score = __shfl_xor_sync(0xffffffffu, total_score[a], step, 16);
       const double now = fmax(largest[a], other);
       // Where both have seen no key the maximum is -inf and there is nothing to add.
-      total[a] = now == -INFINITY ? 0 : total[a] * exp(largest[a] - now) + other_total * exp(other - now);
+      const double rescale = now == -INFINITY ? 0 : exp(largest[a] - now), other_rescale = now == -INFINITY ? 0 : exp(other - now);
+      total[a] = total[a] * rescale + other_total * other_rescale;
+      total_score[a] = total_score[a] * rescale + other_score * other_rescale;
       largest[a] = now;
       largest_score[a] = fmax(largest_score[a], __shfl_xor_sync(0xffffffffu, largest_score[a], step, 16));
       largest_a[a] = fmax(largest_a[a], __shfl_xor_sync(0xffffffffu, largest_a[a], step, 16));
@@ -181,6 +187,7 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
       RowStatistics& row = statistics[group.head * shape.seqlen_q + i];
       row.largest = largest[a];
       row.total = total[a];
+      row.mean_score = total[a] > 0 ? total_score[a] / total[a] : 0;
       row.largest_score = largest_score[a];
       row.largest_a = largest_a[a];
     }
@@ -189,9 +196,10 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
 
 /// One output of the group's rows, columns c0 = (blockIdx.x % col_blocks) * kCols onwards, and its allowance, into rows
 /// group.begin, ... of value and allowance [.., d]. Needs row_statistics of every query row that it meets and, for dQ and dK,
-/// their delta. With Output::o the first column block also leaves the rows' mean weight in `statistics`.
+/// their delta. With Output::o the first column block also leaves the rows' mean weight in `statistics`. `stored`: ReferenceTensor's
+/// stored takes the allowance's place.
 template <Output kOutput>
-__global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks,
+__global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks, bool stored,
                                                          RowStatistics* statistics, double* value, double* allowance) {
   constexpr bool kOwnQueries = owns_queries(kOutput);
   __shared__ union {  // never needed at the same time
@@ -230,12 +238,16 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
         if (own >= 0 && other < others.end && shape.visible(i, j)) {
           const RowStatistics& row = row_of[i];
           const double w = fmax(fmax(1.0, fabs(shape.scale) * s_abs[a][b] / 3), row.largest_score / 3);
-          to_value = exp(shape.scale * s[a][b] - row.largest) / row.total;
-          to_allowance = to_value * w;
-          weight[a] += to_allowance;
+          const double p = exp(shape.scale * s[a][b] - row.largest) / row.total;
+          const double p_score = p * (fabs(shape.scale * s[a][b]) + row.mean_score), p_weight = p * w;
+          weight[a] += p_weight;
           if constexpr (needs_dp(kOutput)) {
-            to_value *= shape.scale * (dp[a][b] - row.delta);
-            to_allowance *= fabs(shape.scale) * (dp_abs[a][b] + row.delta_abs);
+            const double parts = fabs(shape.scale) * (dp_abs[a][b] + row.delta_abs);
+            to_value = p * shape.scale * (dp[a][b] - row.delta);
+            to_allowance = stored ? (p + p_score + 2 * shape.least) * parts : p_weight * parts + shape.least;
+          } else {
+            to_value = p;
+            to_allowance = stored ? p_score + 2 * shape.least : p_weight + (kOutput == Output::o ? shape.least / row.total : shape.least);
           }
         }
         coefficient.value[tx + 16 * b][ty + 16 * a] = to_value;
@@ -374,7 +386,7 @@ class RowList {
 class HeadBatch {
  public:
   HeadBatch(const Problem& problem, const HostInputs& in, int64_t first_head, int64_t heads, bool backward)
-      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale},
+      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale, least_pair(problem.dtype)},
         col_blocks_((problem.head_dim + kCols - 1) / kCols),
         q_(part(in.q, first_head, heads, problem.seqlen_q)), k_(part(in.k, first_head, heads, problem.seqlen_k)),
         v_(part(in.v, first_head, heads, problem.seqlen_k)), d_o_(backward ? part(in.d_o, first_head, heads, problem.seqlen_q) : Buffer<float>(0)),
@@ -394,8 +406,8 @@ class HeadBatch {
   }
 
   template <Output kOutput>
-  void sum(const RowList& rows, const Buffer<double>& value, const Buffer<double>& allowance) const {
-    weighted_sum<kOutput><<<grid(rows.group_count() * col_blocks_), kThreads>>>(shape_, inputs(), rows.group_list(), rows.row_list(), col_blocks_,
+  void sum(const RowList& rows, const Buffer<double>& value, const Buffer<double>& allowance, bool stored = false) const {
+    weighted_sum<kOutput><<<grid(rows.group_count() * col_blocks_), kThreads>>>(shape_, inputs(), rows.group_list(), rows.row_list(), col_blocks_, stored,
                                                                               statistics_.get(), value.get(), allowance.get());
     require(cudaGetLastError(), "launching weighted_sum");
   }
@@ -430,9 +442,14 @@ Part part_of(const std::vector<HeadRow>& rows, int64_t first, int64_t end) {
   return {{from, to}, from - rows.begin()};
 }
 
-void copy_out(ReferenceTensor& tensor, int64_t begin, const Buffer<double>& value, const Buffer<double>& allowance) {
+/// value and allowance, which one weighted_sum has left, into the reference; in half precision `stored` too, by another.
+template <Output kOutput>
+void copy_out(const HeadBatch& batch, const RowList& rows, ReferenceTensor& tensor, int64_t begin, const Buffer<double>& value, const Buffer<double>& allowance) {
   value.copy_out(tensor.value.data() + begin * tensor.cols);
   allowance.copy_out(tensor.allowance.data() + begin * tensor.cols);
+  if (tensor.stored.empty()) return;
+  batch.sum<kOutput>(rows, value, allowance, true);
+  allowance.copy_out(tensor.stored.data() + begin * tensor.cols);
 }
 
 /// The heads [first_head, first_head + heads) of the reference. `weights` sums the mean weights and counts the rows behind them.
@@ -450,10 +467,10 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
     const Buffer<double> value(queries.size() * problem.head_dim), allowance(queries.size() * problem.head_dim);
     batch.statistics(queries);
     batch.forward(queries, value, allowance);
-    copy_out(reference.o, query_part.begin, value, allowance);
+    copy_out<Output::o>(batch, queries, reference.o, query_part.begin, value, allowance);
     if (backward) {
       batch.sum<Output::dq>(queries, value, allowance);
-      copy_out(reference.dq, query_part.begin, value, allowance);
+      copy_out<Output::dq>(batch, queries, reference.dq, query_part.begin, value, allowance);
     }
     const std::vector<RowStatistics> statistics = batch.copy_statistics(heads * problem.seqlen_q);
     for (int64_t n = 0; n < queries.size(); ++n) {
@@ -463,6 +480,7 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
       reference.lse.value[query_part.begin + n] = lse;
       if (visible_keys(problem, at.row) == 0) continue;
       reference.lse.allowance[query_part.begin + n] = std::max({1.0, std::abs(lse), row.largest_a / 3});
+      if (!reference.lse.stored.empty()) reference.lse.stored[query_part.begin + n] = row.mean_score;
       reference.largest_score = std::max(reference.largest_score, row.largest_score);
       reference.largest_weight = std::max({reference.largest_weight, 1.0, row.largest_score / 3, row.largest_a / 3});
       weights.sum += row.mean_weight;
@@ -485,9 +503,9 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
   const RowList keys(key_part.rows, first_head);
   const Buffer<double> value(keys.size() * problem.head_dim), allowance(keys.size() * problem.head_dim);
   batch.sum<Output::dv>(keys, value, allowance);
-  copy_out(reference.dv, key_part.begin, value, allowance);
+  copy_out<Output::dv>(batch, keys, reference.dv, key_part.begin, value, allowance);
   batch.sum<Output::dk>(keys, value, allowance);
-  copy_out(reference.dk, key_part.begin, value, allowance);
+  copy_out<Output::dk>(batch, keys, reference.dk, key_part.begin, value, allowance);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "common/harness/progress.h"
 #include "common/roofline/measure.h"
 #include "common/roofline/preflight.h"
+#include "common/traffic/cupti.h"
 
 namespace attention {
 
@@ -52,6 +53,16 @@ Finding keep_figures(const std::string& gpu, const std::string& text) {
   return {"figures", Finding::State::ok, "kept in " + path + ": every step predicts from them", ""};
 }
 
+/// Opens a counter session as the steps do, and reads nothing.
+CounterAccess counter_access() {
+  try {
+    open_cupti(1);
+    return {true, "", ""};
+  } catch (const CountersUnavailable& why) {
+    return {false, why.what(), why.advice};
+  }
+}
+
 int measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
   refuse_unwritable_figures();
   DeviceFigures figures;
@@ -60,7 +71,7 @@ int measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
     figures = measure_gpu([&](const std::string& stage) { progress.stage(stage); });
   }
   std::vector<Finding> findings = gpu_findings(gpu, &figures);
-  const CounterAccess counters{false, "this build does not read hardware counters", ""};
+  const CounterAccess counters = counter_access();
   for (const auto& more : {ability_findings(figures, counters), executor_findings()}) findings.insert(findings.end(), more.begin(), more.end());
   findings.push_back(keep_figures(figures.gpu, step00_json(&figures, "", findings)));
   print(fmt::format("step00  two memories     {}  sm_{}  {} SMs\n", figures.gpu, figures.compute_capability, figures.sm_count) + figures_text(figures) + findings_text(findings),

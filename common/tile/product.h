@@ -13,7 +13,7 @@ inline namespace ATTN_DEVICE {
 
 /// s = A B^T for the warp's rows of A: scores from query and key rows. Summed over D in pieces of 64.
 template <int Rows, int Cols, int Lanes, int ARows, int BRows, int D>
-__device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
+__device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
   constexpr int kRows = s.kRows, kCols = s.kCols, kPiece = 64;
   static_assert(BRows == Cols && D % kPiece == 0);
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Cols);
@@ -26,10 +26,10 @@ __device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, 
     Partial piece[kRows][kCols] = {};
     ATTN_UNROLL_2 for (int d = 0; d < kPiece; d += 4) {
       float4 x[kRows];
-      ATTN_UNROLL for (int i = 0; i < kRows; ++i) x[i] = *reinterpret_cast<const float4*>(a_row[i] + d);
-      ATTN_UNROLL for (int j = 0; j < kCols; ++j) {
+      ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) x[i] = *reinterpret_cast<const float4*>(a_row[i] + d);
+      ATTN_UNROLL_BOTH for (int j = 0; j < kCols; ++j) {
         const float4 y = *reinterpret_cast<const float4*>(b_row[j] + d);
-        ATTN_UNROLL for (int i = 0; i < kRows; ++i) multiply_add(piece[i][j], x[i], y);
+        ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) multiply_add(piece[i][j], x[i], y);
       }
     }
     ATTN_UNROLL for (int i = 0; i < kRows; ++i)
@@ -40,17 +40,17 @@ __device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, 
 /// o += P V for the warp's rows of P: weights times value rows. The sum over this tile's keys is taken on its own and added
 /// to o once.
 template <int Rows, int D, int Lanes, int PRows, int Bc>
-__device__ __forceinline__ void fold(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p, const SramTile<float, Bc, D>& v) {
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p, const SramTile<float, Bc, D>& v) {
   constexpr int kRows = o.kRows, kRuns = o.kCols / 4;
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   float sum[kRows][kRuns][4] = {};
   ATTN_UNROLL_2 for (int key = 0; key < Bc; key += 4) {
     float4 x[kRows];
-    ATTN_UNROLL for (int i = 0; i < kRows; ++i) x[i] = *reinterpret_cast<const float4*>(p.read(o.row(i), key, 4));
-    ATTN_UNROLL for (int k = 0; k < 4; ++k)
-      ATTN_UNROLL for (int run = 0; run < kRuns; ++run) {
+    ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) x[i] = *reinterpret_cast<const float4*>(p.read(o.row(i), key, 4));
+    ATTN_UNROLL_BOTH for (int k = 0; k < 4; ++k)
+      ATTN_UNROLL_BOTH for (int run = 0; run < kRuns; ++run) {
         const float4 y = *reinterpret_cast<const float4*>(v.read(key + k, o.col(4 * run), 4));
-        ATTN_UNROLL for (int i = 0; i < kRows; ++i) multiply_add(sum[i][run], k == 0 ? x[i].x : k == 1 ? x[i].y : k == 2 ? x[i].z : x[i].w, y);
+        ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) multiply_add(sum[i][run], k == 0 ? x[i].x : k == 1 ? x[i].y : k == 2 ? x[i].z : x[i].w, y);
       }
   }
   ATTN_UNROLL for (int i = 0; i < kRows; ++i)
@@ -62,7 +62,7 @@ __device__ __forceinline__ void fold(Fragment<Rows, D, Lanes, 4>& o, const SramT
 /// because a lane needs whole rows of P and holds only some columns. Nobody but this warp touches those rows, so lanes need
 /// to wait for each other, not for the block. A second fold through the same staging needs a __syncwarp in between.
 template <int Rows, int D, int Lanes, int PRows, int Bc>
-__device__ __forceinline__ void fold(Fragment<Rows, D, Lanes, 4>& o, const Fragment<Rows, Bc, Lanes, 1>& p, SramTile<float, PRows, Bc>& staging, const SramTile<float, Bc, D>& v) {
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, Lanes, 4>& o, const Fragment<Rows, Bc, Lanes, 1>& p, SramTile<float, PRows, Bc>& staging, const SramTile<float, Bc, D>& v) {
   ATTN_UNROLL for (int i = 0; i < p.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) staging.store(p.row(i), p.col(j), p(i, j));
   __syncwarp();  // the row's other columns come from its other lanes
@@ -88,23 +88,23 @@ __device__ __forceinline__ void left_operand(uint32_t (&x)[4], const Fragment<Ro
 /// out += X Y for the 16-column operands x of each of the fragment's 16-row blocks, and the columns of Y in two 16x8 operands.
 template <class E, int Rows, int Cols>
 __device__ __forceinline__ void multiply_add_blocks(Fragment<Rows, Cols, 4, 2>& out, const uint32_t (&x)[Rows / 16][4], int n, const uint32_t (&y)[4]) {
-  ATTN_UNROLL_GPU for (int m = 0; m < Rows / 16; ++m) {
+  ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) {
     tensor_multiply_add<E>(out(2 * m, 2 * n), out(2 * m, 2 * n + 1), out(2 * m + 1, 2 * n), out(2 * m + 1, 2 * n + 1), x[m], y[0], y[1]);
     tensor_multiply_add<E>(out(2 * m, 2 * n + 2), out(2 * m, 2 * n + 3), out(2 * m + 1, 2 * n + 2), out(2 * m + 1, 2 * n + 3), x[m], y[2], y[3]);
   }
 }
 
 template <int Rows, int Cols, class E, int ARows, int BRows, int D>
-__device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SramTile<E, ARows, D>& a, const SramTile<E, BRows, D>& b) {
+__device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SramTile<E, ARows, D>& a, const SramTile<E, BRows, D>& b) {
   static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
   if (lane == 0) count_flops(2LL * Rows * Cols);
-  ATTN_UNROLL_GPU for (int i = 0; i < s.kRows; ++i)
-    ATTN_UNROLL_GPU for (int j = 0; j < s.kCols; ++j) s(i, j) = 0;
-  ATTN_UNROLL_GPU for (int d = 0; d < D; d += 16) {
+  ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
+    ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) s(i, j) = 0;
+  ATTN_UNROLL for (int d = 0; d < D; d += 16) {
     uint32_t x[Rows / 16][4];
-    ATTN_UNROLL_GPU for (int m = 0; m < Rows / 16; ++m) left_operand(x[m], a, row0 + 16 * m, d);
-    ATTN_UNROLL_GPU for (int n = 0; n < Cols / 8; n += 2) {
+    ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) left_operand(x[m], a, row0 + 16 * m, d);
+    ATTN_UNROLL for (int n = 0; n < Cols / 8; n += 2) {
       uint32_t y[4];  // B^T: a row of B is a column
       load_matrices<false>(y, b.read(8 * n + lane % 8 + lane / 16 * 8, d + lane / 8 % 2 * 8, 8));
       multiply_add_blocks<E>(s, x, n, y);
@@ -116,19 +116,19 @@ __device__ __forceinline__ void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, cons
 template <class E, int Rows, int D, int Bc>
 __device__ __forceinline__ void fold_16_keys(Fragment<Rows, D, 4, 2>& o, const uint32_t (&x)[Rows / 16][4], const SramTile<E, Bc, D>& v, int key) {
   const int lane = threadIdx.x % 32;
-  ATTN_UNROLL_GPU for (int n = 0; n < D / 8; n += 2) {
+  ATTN_UNROLL for (int n = 0; n < D / 8; n += 2) {
     uint32_t y[4];
     load_matrices<true>(y, v.read(key + lane % 16, 8 * n + lane / 16 * 8, 8));
     multiply_add_blocks<E>(o, x, n, y);
   }
 }
 template <int Rows, int D, class E, int PRows, int Bc>
-__device__ __forceinline__ void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<E, PRows, Bc>& p, const SramTile<E, Bc, D>& v) {
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<E, PRows, Bc>& p, const SramTile<E, Bc, D>& v) {
   const int lane = threadIdx.x % 32, row0 = o.row0 - lane / 4;
   if (lane == 0) count_flops(2LL * Rows * Bc);
-  ATTN_UNROLL_GPU for (int key = 0; key < Bc; key += 16) {
+  ATTN_UNROLL for (int key = 0; key < Bc; key += 16) {
     uint32_t x[Rows / 16][4];
-    ATTN_UNROLL_GPU for (int m = 0; m < Rows / 16; ++m) left_operand(x[m], p, row0 + 16 * m, key);
+    ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) left_operand(x[m], p, row0 + 16 * m, key);
     fold_16_keys(o, x, v, key);
   }
 }
@@ -136,11 +136,11 @@ __device__ __forceinline__ void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<
 /// 16-bit weights need no staging: the fragment of scores already has the left-hand operand's layout.
 struct NoStaging {};
 template <int Rows, int D, class E, int Bc>
-__device__ __forceinline__ void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, NoStaging&, const SramTile<E, Bc, D>& v) {
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, NoStaging&, const SramTile<E, Bc, D>& v) {
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
-  ATTN_UNROLL_GPU for (int key = 0; key < Bc; key += 16) {
+  ATTN_UNROLL for (int key = 0; key < Bc; key += 16) {
     uint32_t x[Rows / 16][4];
-    ATTN_UNROLL_GPU for (int m = 0; m < Rows / 16; ++m) left_operand<E>(x[m], p, 2 * m, key / 4);
+    ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) left_operand<E>(x[m], p, 2 * m, key / 4);
     fold_16_keys(o, x, v, key);
   }
 }

@@ -57,14 +57,21 @@ struct BlockView {
   }
 };
 
-// initial-exec: one instruction instead of a call per access. The program is linked statically with its kernels.
-#define ATTN_THREAD_LOCAL extern __attribute__((tls_model("initial-exec"))) constinit thread_local
+// initial-exec: one instruction instead of a call per access. The program is linked statically with its kernels. A library that is
+// loaded into a running program (common/c_api) cannot have it: there is no room left among that program's own variables.
+#if defined(ATTN_SHARED_LIBRARY)
+#define ATTN_TLS_MODEL "local-dynamic"
+#else
+#define ATTN_TLS_MODEL "initial-exec"
+#endif
+#define ATTN_THREAD_LOCAL extern __attribute__((tls_model(ATTN_TLS_MODEL))) constinit thread_local
 ATTN_THREAD_LOCAL Index3 threadIdx;
 ATTN_THREAD_LOCAL Index3 blockIdx;
 ATTN_THREAD_LOCAL Index3 blockDim;
 ATTN_THREAD_LOCAL Index3 gridDim;
 ATTN_THREAD_LOCAL BlockView block_view;
 #undef ATTN_THREAD_LOCAL
+#undef ATTN_TLS_MODEL
 
 /// The number under which accesses to the tensor called `name` are counted; the same name always gives the same number.
 /// Throws std::length_error beyond kMaxTensors names.

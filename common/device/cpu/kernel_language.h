@@ -20,14 +20,15 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 
-#define ATTN_UNROLL_GPU
+#define ATTN_UNROLL  // keeps arrays in registers on a GPU; here it would only make compiling slow
+#define ATTN_PRODUCT __attribute__((noinline))  // a tile product is a function of its own here: compiled once, not into every kernel
 #if defined(__clang__)
-#define ATTN_UNROLL _Pragma("unroll")
+#define ATTN_UNROLL_BOTH _Pragma("unroll")
 #define ATTN_UNROLL_1 _Pragma("nounroll")
 #define ATTN_UNROLL_2 _Pragma("unroll 2")
 #define ATTN_UNROLL_4 _Pragma("unroll 4")
 #else
-#define ATTN_UNROLL _Pragma("GCC unroll 128")
+#define ATTN_UNROLL_BOTH _Pragma("GCC unroll 128")
 #define ATTN_UNROLL_1 _Pragma("GCC unroll 1")
 #define ATTN_UNROLL_2 _Pragma("GCC unroll 2")
 #define ATTN_UNROLL_4 _Pragma("GCC unroll 4")

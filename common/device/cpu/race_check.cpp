@@ -5,7 +5,7 @@
 namespace attention::executor {
 
 void ShadowSram::reset(int64_t sram_bytes) {
-  const size_t words = static_cast<size_t>((sram_bytes + 3) / 4);
+  const size_t words = static_cast<size_t>((sram_bytes + kWord - 1) / kWord);
   for (auto* accesses : {&writer_, &reader_, &other_reader_}) accesses->assign(words, Access{});
 }
 
@@ -29,10 +29,10 @@ bool ShadowSram::nothing_new(size_t first, size_t count, Access now) const {
 }
 
 ShadowSram::Race ShadowSram::read(int64_t first_byte, int64_t bytes, Access now) {
-  const size_t first = static_cast<size_t>(first_byte / 4), count = static_cast<size_t>((first_byte + bytes + 3) / 4) - first;
+  const size_t first = static_cast<size_t>(first_byte / kWord), count = static_cast<size_t>((first_byte + bytes + kWord - 1) / kWord) - first;
   if (nothing_new(first, count, now)) return {};
   for (size_t n = first; n < first + count; ++n) {
-    if (now.unordered(writer_[n])) return {true, writer_[n], true, static_cast<int64_t>(n) * 4};
+    if (now.unordered(writer_[n])) return {true, writer_[n], true, static_cast<int64_t>(n) * kWord};
     Access &reader = reader_[n], &other = other_reader_[n];
     if (!now.same_block_epoch(reader)) {
       reader = now;
@@ -54,9 +54,9 @@ ShadowSram::Race ShadowSram::read(int64_t first_byte, int64_t bytes, Access now)
 }
 
 ShadowSram::Race ShadowSram::write(int64_t first_byte, int64_t bytes, Access now) {
-  const size_t first = static_cast<size_t>(first_byte / 4), end = static_cast<size_t>((first_byte + bytes + 3) / 4);
+  const size_t first = static_cast<size_t>(first_byte / kWord), end = static_cast<size_t>((first_byte + bytes + kWord - 1) / kWord);
   for (size_t n = first; n < end; ++n) {
-    const int64_t byte = static_cast<int64_t>(n) * 4;
+    const int64_t byte = static_cast<int64_t>(n) * kWord;
     if (now.unordered(writer_[n])) return {true, writer_[n], true, byte};
     if (now.unordered(reader_[n])) return {true, reader_[n], false, byte};
     if (now.unordered(other_reader_[n])) return {true, other_reader_[n], false, byte};

@@ -1,4 +1,5 @@
-// The race check: a shadow of the block's SRAM that remembers, for each 4-byte word, who wrote it last and who read it.
+// The race check: a shadow of the block's SRAM that remembers, for each 2-byte word, who wrote it last and who read it. Two bytes
+// are the smallest element (fp16, bf16), and neighbouring elements are memory of their own: storing both at once is no race.
 //
 // Two accesses by different threads, at least one of them a write, must be ordered by a barrier that both threads pass
 // between them: __syncthreads, or for threads of one warp __syncwarp. Every barrier starts a new epoch (of the block, of
@@ -45,6 +46,8 @@ struct Access {
 
 class ShadowSram {
  public:
+  static constexpr int64_t kWord = 2;  // bytes
+
   struct Race {
     bool found = false;
     Access earlier;

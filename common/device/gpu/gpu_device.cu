@@ -8,6 +8,7 @@
 #include "common/device/device_api.h"
 #include "common/device/gpu/cuda_check.h"
 #include "common/device/gpu/launch_log.h"
+#include "common/traffic/measure.h"
 
 namespace attention {
 
@@ -30,7 +31,7 @@ __global__ void read_through_l2_kernel(const uint4* data, int64_t count, unsigne
 
 std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
 
-class GpuDevice final : public Device {
+class GpuDevice final : public Device, public MeasurableDevice {
  public:
   GpuDevice() {
     cuda_check(cudaSetDevice(0), "cudaSetDevice");
@@ -44,12 +45,14 @@ class GpuDevice final : public Device {
     cudaEventDestroy(begin_);
     cudaEventDestroy(end_);
     cudaFree(flush_buffer_);
+    cudaFree(push_buffer_);
   }
 
   DeviceKind kind() const override { return DeviceKind::gpu; }
   std::string name() const override { return properties_.name; }
   int64_t sram_limit() const override { return sram_limit_; }
   int64_t l2_bytes() const override { return properties_.l2CacheSize; }
+  int compute_capability() const override { return 10 * properties_.major + properties_.minor; }
 
   int64_t free_bytes() const override {
     size_t free = 0, total = 0;
@@ -86,7 +89,7 @@ class GpuDevice final : public Device {
 
   void flush_l2() override {
     if (flush_buffer_ == nullptr) prepare_flush();
-    for (int n = 0; n < flush_passes_; ++n) enqueue_flush_pass();
+    for (int n = 0; n < flush_passes_; ++n) enqueue_read(flush_buffer_);
   }
 
   void synchronize() override { cuda_check(cudaDeviceSynchronize(), blame("cudaDeviceSynchronize")); }
@@ -112,24 +115,58 @@ class GpuDevice final : public Device {
     return on_gpu::launch_log().stop_recording();
   }
 
+  MeasurableDevice* measurable() override { return this; }
+
+  /// The memory's clock and width as the driver states them; two transfers per clock.
+  std::optional<double> hbm_peak() const override {
+    int clock_khz = 0, width_bits = 0;
+    cuda_check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, 0), "cudaDeviceGetAttribute");
+    cuda_check(cudaDeviceGetAttribute(&width_bits, cudaDevAttrGlobalMemoryBusWidth, 0), "cudaDeviceGetAttribute");
+    if (clock_khz <= 0 || width_bits <= 0) return std::nullopt;
+    return 2.0 * clock_khz * 1e3 * width_bits / 8;
+  }
+
+  void prepare_to_measure() override {
+    if (push_buffer_ != nullptr) return;
+    if (free_bytes() < pushed_bytes() + (int64_t{64} << 20))  // some room for the profiler's own
+      throw CountersUnavailable("out of GPU memory: " + std::to_string(pushed_bytes()) + " bytes needed to drive writes out of the L2, " + std::to_string(free_bytes()) + " are free",
+                                "choose a smaller --seqlen, --heads or --batch");
+    push_buffer_ = allocate(pushed_bytes());
+    cuda_check(cudaMemset(push_buffer_, 0, static_cast<size_t>(pushed_bytes())), "fill of the buffer that drives out the L2");
+  }
+  void push_out_l2() override { enqueue_read(push_buffer_); }
+  int64_t pushed_bytes() const override { return through_l2_bytes(); }
+
+  void around_launches(const std::function<void()>& work, const std::function<void()>& before, const std::function<void()>& after) override {
+    on_gpu::launch_log().watch(before, after);
+    try {
+      work();
+    } catch (...) {
+      on_gpu::launch_log().watch({}, {});
+      throw;
+    }
+    on_gpu::launch_log().watch({}, {});
+  }
+
  private:
   /// An error of a kernel shows at the next call that waits for it: the line names both.
   static std::string blame(const char* call) { return std::string(call) + ", last kernel " + on_gpu::launch_log().last_kernel(); }
 
-  void enqueue_flush_pass() {
-    const int64_t vectors = flush_bytes_ / static_cast<int64_t>(sizeof(uint4));
-    read_through_l2_kernel<<<properties_.multiProcessorCount * 8, 256>>>(static_cast<const uint4*>(flush_buffer_), vectors, static_cast<unsigned*>(flush_buffer_));
+  /// Four times the L2, so that no replacement policy keeps the step's lines.
+  int64_t through_l2_bytes() const { return std::max<int64_t>(4 * l2_bytes(), int64_t{64} << 20); }
+
+  void enqueue_read(void* buffer) {
+    const int64_t vectors = through_l2_bytes() / static_cast<int64_t>(sizeof(uint4));
+    read_through_l2_kernel<<<properties_.multiProcessorCount * 8, 256>>>(static_cast<const uint4*>(buffer), vectors, static_cast<unsigned*>(buffer));
     cuda_check(cudaGetLastError(), "launch of read_through_l2_kernel");
   }
 
-  /// Four times the L2, so that no replacement policy keeps the step's lines; and as many passes as keep the GPU busy for
-  /// 0.3 ms, in which the host enqueues the step's launches (about 5 us each).
+  /// As many passes as keep the GPU busy for 0.3 ms, in which the host enqueues the step's launches (about 5 us each).
   void prepare_flush() {
-    flush_bytes_ = std::max<int64_t>(4 * l2_bytes(), int64_t{64} << 20);
-    flush_buffer_ = allocate(flush_bytes_);
-    cuda_check(cudaMemset(flush_buffer_, 0, static_cast<size_t>(flush_bytes_)), "fill of the L2 flush buffer");
-    enqueue_flush_pass();
-    const double pass_ms = time_ms([this] { enqueue_flush_pass(); });
+    flush_buffer_ = allocate(through_l2_bytes());
+    cuda_check(cudaMemset(flush_buffer_, 0, static_cast<size_t>(through_l2_bytes())), "fill of the L2 flush buffer");
+    enqueue_read(flush_buffer_);
+    const double pass_ms = time_ms([this] { enqueue_read(flush_buffer_); });
     flush_passes_ = std::clamp(static_cast<int>(0.3 / std::max(pass_ms, 1e-3)) + 1, 1, 50);
   }
 
@@ -137,7 +174,7 @@ class GpuDevice final : public Device {
   int64_t sram_limit_ = 0;
   cudaEvent_t begin_{}, end_{};
   void* flush_buffer_ = nullptr;
-  int64_t flush_bytes_ = 0;
+  void* push_buffer_ = nullptr;  // another one, so that none of it is in the L2 after a flush
   int flush_passes_ = 1;
 };
 

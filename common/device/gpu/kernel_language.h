@@ -15,7 +15,8 @@
 #include "common/harness/error.h"
 
 #define ATTN_UNROLL _Pragma("unroll")
-#define ATTN_UNROLL_GPU _Pragma("unroll")  // where only registers on a GPU gain: the CPU executor keeps the loop
+#define ATTN_UNROLL_BOTH _Pragma("unroll")  // ATTN_UNROLL that the CPU executor follows too: the products' inner loops
+#define ATTN_PRODUCT __forceinline__  // a tile product: part of its kernel here, a function of its own on the CPU executor
 #define ATTN_UNROLL_1 _Pragma("unroll 1")
 #define ATTN_UNROLL_2 _Pragma("unroll 2")
 #define ATTN_UNROLL_4 _Pragma("unroll 4")

@@ -39,6 +39,7 @@ void LaunchLog::before(const char* name, const void* kernel, int64_t grid, int /
 
 void LaunchLog::before_call(const char* name, int64_t local_bytes_per_thread) {
   check_earlier_work(name);
+  if (before_launch_) before_launch_();
   last_kernel_ = name;
   if (!recording_) return;
   Timed timed{};
@@ -53,6 +54,12 @@ void LaunchLog::before_call(const char* name, int64_t local_bytes_per_thread) {
 void LaunchLog::after(const char* name) {
   cuda_check(cudaGetLastError(), std::string("launch of ") + name);
   if (recording_) cuda_check(cudaEventRecord(timed_.back().end), name);
+  if (after_launch_) after_launch_();
+}
+
+void LaunchLog::watch(std::function<void()> before, std::function<void()> after) {
+  before_launch_ = std::move(before);
+  after_launch_ = std::move(after);
 }
 
 void LaunchLog::start_recording() {

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "common/device/device_api.h"
@@ -23,6 +24,10 @@ class LaunchLog {
 
   void start_recording();
   std::vector<LaunchRecord> stop_recording();  // waits for the device
+
+  /// From now on calls `before` and `after` around each launch; two empty functions end that. They may launch kernels, but not
+  /// through this log.
+  void watch(std::function<void()> before, std::function<void()> after);
   const char* last_kernel() const { return last_kernel_; }
 
  private:
@@ -31,6 +36,7 @@ class LaunchLog {
   bool recording_ = false;
   const char* last_kernel_ = "(none)";
   std::vector<Timed> timed_;
+  std::function<void()> before_launch_, after_launch_;
 };
 
 LaunchLog& launch_log();

@@ -1,0 +1,73 @@
+# attention_c: libattention_steps.so, all steps behind the C interface of common/c_api, for Python (plots/attention_steps.py).
+# attention_c_without_rescale: the same interface with a mistake in step04, which plots/swap_check.py must reject.
+#
+# The GPU's objects serve the library and the executables alike: position-independent host code costs them nothing. The CPU
+# executor's are compiled once more, because the executables reach its thread-local variables in one instruction and a library
+# that is loaded at run time cannot (executor.h); at -O1, since nothing is timed on it.
+file(GLOB executor_sources CONFIGURE_DEPENDS common/device/cpu/*.cpp)
+
+add_library(attention_c_flags INTERFACE)
+target_link_libraries(attention_c_flags INTERFACE harness)
+target_compile_definitions(attention_c_flags INTERFACE ATTN_SHARED_LIBRARY)
+
+# A part of the library, compiled for it alone.
+function(attn_add_c_part name)
+  add_library(${name} OBJECT ${ARGN})
+  target_link_libraries(${name} PRIVATE attention_c_flags)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# The kernels of one step for the CPU executor: the source that cmake/steps.cmake generated for it.
+function(attn_add_c_step name source)
+  attn_add_c_part(${name} ${source})
+  target_compile_definitions(${name} PRIVATE ATTN_DEVICE_CPU)
+  target_compile_options(${name} PRIVATE -O1)
+endfunction()
+
+# The parts stand before the harness, whose archive then adds what is still missing: not its own executor.
+function(attn_add_c_library name output)
+  add_library(${name} SHARED)
+  target_link_libraries(${name} PRIVATE attention_c_base ${ARGN} harness)
+  target_link_options(${name} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/common/c_api/exports.map)
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME ${output} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+                        LINK_DEPENDS ${PROJECT_SOURCE_DIR}/common/c_api/exports.map)
+endfunction()
+
+attn_add_c_part(attention_c_base common/c_api/attention_steps.cpp ${executor_sources})
+target_include_directories(attention_c_base PRIVATE ${ATTN_BUILD_INFO_DIR})
+add_dependencies(attention_c_base attn_build_info)
+
+get_property(steps GLOBAL PROPERTY ATTN_STEPS)
+set(parts "")
+foreach(step IN LISTS steps)
+  if(NOT TARGET ${step}_cpu)  # step00 and the yardstick are no steps of the interface
+    continue()
+  endif()
+  attn_add_c_step(${step}_cpu_in_c ${CMAKE_BINARY_DIR}/steps/${step}_cpu.cpp)
+  list(APPEND parts ${step}_cpu_in_c)
+  if(TARGET ${step}_gpu)
+    list(APPEND parts ${step}_gpu)
+  endif()
+endforeach()
+attn_add_c_library(attention_c attention_steps ${parts})
+
+# step04 with the rescale left out: what was summed before the maximum grew keeps its old scale. The backward is step05's own.
+set(mutant_folder ${CMAKE_BINARY_DIR}/without_rescale)
+set(step04 steps/step04_online_softmax.cu)
+set(rescale "alpha = exp2_or_zero(m[i] - base);")
+file(READ ${step04} text)
+string(FIND "${text}" "${rescale}" first)
+string(FIND "${text}" "${rescale}" last REVERSE)
+if(first EQUAL -1 OR NOT first EQUAL last)
+  message(FATAL_ERROR "${step04} does not contain \"${rescale}\" exactly once: bring cmake/c_api.cmake up to date")
+endif()
+string(REPLACE "${rescale}" "alpha = 1;" text "${text}")
+file(CONFIGURE OUTPUT ${mutant_folder}/${step04} CONTENT "${text}" @ONLY)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${step04})
+set(DEVICE cpu)
+set(STEP_ID step04)
+set(STEP_FILE ${step04})
+configure_file(cmake/step_source.in ${mutant_folder}/step04_cpu.cpp @ONLY)
+attn_add_c_step(step04_without_rescale_in_c ${mutant_folder}/step04_cpu.cpp)
+target_include_directories(step04_without_rescale_in_c BEFORE PRIVATE ${mutant_folder})
+attn_add_c_library(attention_c_without_rescale attention_without_rescale step04_without_rescale_in_c step05_cpu_in_c)

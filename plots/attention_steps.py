@@ -1,0 +1,223 @@
+"""The steps, called from Python on tensors that are already there: libattention_steps.so through ctypes.
+
+    steps = Steps.load()                                   # or Steps.load("build/libattention_steps.so")
+    o, lse = steps.forward("step04", q, k, v, causal=True)
+    dq, dk, dv = steps.backward("step05", q, k, v, o, lse, d_o, causal=True)
+
+Tensors are NumPy arrays or PyTorch tensors, contiguous: q, o, d_o, dq [batch, heads, seqlen_q, head_dim], k, v, dk, dv
+[batch, heads, seqlen_k, head_dim], lse [batch, heads, seqlen_q] in float32. What lies on a GPU runs there, the rest on the CPU
+executor. common/c_api/attention_steps.h is the interface underneath. Needs NumPy or PyTorch, whichever the tensors come from.
+"""
+import contextlib
+import ctypes
+import pathlib
+
+DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+
+class StepError(Exception):
+    """A call that failed. `code` is the exit code of the steps' command line (3: this step cannot serve this device or shape)."""
+
+    def __init__(self, code, line):
+        super().__init__(line)
+        self.code = code
+
+
+class LibraryMissing(Exception):
+    """There is no library to load, or what was found is not one."""
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = [("device", ctypes.c_int32), ("dtype", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads", ctypes.c_int64),
+                ("seqlen_q", ctypes.c_int64), ("seqlen_k", ctypes.c_int64), ("head_dim", ctypes.c_int64), ("causal", ctypes.c_int32),
+                ("softmax_scale", ctypes.c_float), ("tile_br", ctypes.c_int32), ("tile_bc", ctypes.c_int32)]
+
+
+class _Tensors(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "d_o", "dq", "dk", "dv")]
+
+
+class Plan(ctypes.Structure):
+    """What a call asks for: tile, bytes of scratch beyond the tensors, kernels, FLOPs."""
+    _fields_ = [("tile_br", ctypes.c_int32), ("tile_bc", ctypes.c_int32), ("workspace_bytes", ctypes.c_int64), ("kernels", ctypes.c_int32),
+                ("useful_flops", ctypes.c_int64), ("executed_flops", ctypes.c_int64)]
+
+
+class _NumpyTensors:
+    """What the calls need of the library that the tensors come from."""
+
+    @staticmethod
+    def address(x):
+        return x.ctypes.data
+
+    @staticmethod
+    def on_gpu(x):
+        return False
+
+    @staticmethod
+    def contiguous(x):
+        return x.flags.c_contiguous
+
+    @staticmethod
+    def empty(like, shape, dtype, nan):
+        import numpy
+        return numpy.full(shape, numpy.nan, dtype) if nan else numpy.empty(shape, dtype)
+
+    @staticmethod
+    def workspace(like, size):
+        import numpy
+        memory = numpy.empty(size + 255, numpy.uint8)  # NumPy aligns less than a scratch buffer is promised
+        start = -memory.ctypes.data % 256
+        return memory[start:start + size]
+
+
+class _TorchTensors:
+    @staticmethod
+    def address(x):
+        return x.data_ptr()
+
+    @staticmethod
+    def on_gpu(x):
+        import torch
+        if x.device.type == "cpu":
+            return False
+        if x.device.type != "cuda" or x.device.index != 0:
+            raise ValueError(f"a tensor on {x.device}: the steps run on cuda:0 and on the CPU")
+        if torch.cuda.current_stream().cuda_stream != 0:
+            raise ValueError("the steps run on the default stream, and another one is current")
+        return True
+
+    @staticmethod
+    def contiguous(x):
+        return x.is_contiguous()
+
+    @staticmethod
+    def empty(like, shape, dtype, nan):
+        import torch
+        dtype = getattr(torch, dtype)
+        return torch.full(shape, float("nan"), dtype=dtype, device=like.device) if nan else torch.empty(shape, dtype=dtype, device=like.device)
+
+    @staticmethod
+    def workspace(like, size):
+        import torch
+        memory = torch.empty(size + (0 if like.is_cuda else 255), dtype=torch.uint8, device=like.device)  # CUDA's memory is aligned to 256 bytes or more
+        start = -memory.data_ptr() % 256
+        return memory[start:start + size]
+
+
+def _tensors_of(x):
+    return _TorchTensors if type(x).__module__.split(".")[0] == "torch" else _NumpyTensors
+
+
+class Steps:
+    """The library. Every call raises StepError with the library's line when it fails, ValueError for tensors that do not fit each
+    other. An option `nan=True` fills the outputs with NaN first, so that an element that no kernel wrote shows."""
+
+    def __init__(self, path):
+        try:
+            self._library = ctypes.CDLL(str(path))
+            self._library.attention_build.restype = ctypes.c_char_p
+        except (OSError, AttributeError) as error:
+            raise LibraryMissing(f"{path} cannot be used: {error}") from error
+        self.path = pathlib.Path(path)
+
+    @classmethod
+    def load(cls, path=None):
+        """Opens the library at `path`, else the newest in the repository's build folders. Raises LibraryMissing."""
+        if path is not None:
+            if not pathlib.Path(path).is_file():
+                raise LibraryMissing(f"{path} does not exist")
+            return cls(pathlib.Path(path).resolve())
+        built = sorted(REPOSITORY.glob("build*/libattention_steps.so"), key=lambda file: file.stat().st_mtime)
+        if not built:
+            raise LibraryMissing("no libattention_steps.so in build*/: cmake -B build && cmake --build build --target attention_c")
+        return cls(built[-1])
+
+    @property
+    def build(self):
+        """Commit, compiler and CUDA of the library, one line."""
+        return self._library.attention_build().decode()
+
+    def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0)):
+        """The Plan of a call with these tensors."""
+        plan = Plan()
+        self._call("attention_plan", step.encode(), method.encode(), ctypes.byref(self._problem(q, k, causal, softmax_scale, tile)), ctypes.byref(plan))
+        return plan
+
+    def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), nan=False):
+        """(o, lse) by `step`; softmax_scale is 1/sqrt(head_dim) unless given."""
+        kind = _tensors_of(q)
+        o, lse = kind.empty(q, q.shape, _dtype(q), nan), kind.empty(q, q.shape[:3], "float32", nan)
+        problem = self._problem(q, k, causal, softmax_scale, tile)
+        with self._workspace(step, "forward", problem, q) as workspace:
+            self._call("attention_forward", step.encode(), ctypes.byref(problem), self._addresses(q=q, k=k, v=v, o=o, lse=lse), workspace)
+        return o, lse
+
+    def backward(self, step, q, k, v, o, lse, d_o, *, method="recompute backward", causal=False, softmax_scale=None, tile=(0, 0), nan=False):
+        """(dq, dk, dv) by `step`; o and lse are a forward's. A method that needs more than those is prepared here, each time."""
+        prepared = self.prepare(step, q, k, v, o, lse, method=method, causal=causal, softmax_scale=softmax_scale, tile=tile)
+        return prepared(d_o, nan=nan)
+
+    def prepare(self, step, q, k, v, o, lse, *, method, causal=False, softmax_scale=None, tile=(0, 0)):
+        """What the forward would have saved for this backward (the standard backward's P), and a function of d_o that runs it."""
+        problem = self._problem(q, k, causal, softmax_scale, tile)
+        kind = _tensors_of(q)
+        size = self._workspace_bytes(step, method, problem)
+        memory = kind.workspace(q, size) if size else None
+        workspace = ctypes.c_void_p(kind.address(memory) if size else None)
+        names = (step.encode(), method.encode(), ctypes.byref(problem))
+        if method == "standard backward":
+            self._call("attention_backward_prepare", *names, self._addresses(q=q, k=k, v=v, o=o, lse=lse), workspace)
+
+        def run(d_o, nan=False, memory=memory):  # holds on to the workspace
+            dq, dk, dv = (kind.empty(x, x.shape, _dtype(x), nan) for x in (q, k, v))
+            tensors = self._addresses(q=q, k=k, v=v, o=o, lse=lse, d_o=d_o, dq=dq, dk=dk, dv=dv)
+            self._call("attention_backward", *names, tensors, workspace)
+            return dq, dk, dv
+
+        return run
+
+    def _problem(self, q, k, causal, softmax_scale, tile):
+        if len(q.shape) != 4 or len(k.shape) != 4:
+            raise ValueError(f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)} and {tuple(k.shape)}")
+        batch, heads, seqlen_q, head_dim = q.shape
+        if (k.shape[0], k.shape[1], k.shape[3]) != (batch, heads, head_dim):
+            raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} differ in batch, heads or head_dim")
+        if _dtype(q) not in DTYPES:
+            raise ValueError(f"dtype {_dtype(q)}: the steps take {', '.join(DTYPES)}")
+        scale = head_dim ** -0.5 if softmax_scale is None else softmax_scale
+        return _Problem(int(_tensors_of(q).on_gpu(q)), DTYPES[_dtype(q)], batch, heads, seqlen_q, k.shape[2], head_dim, int(causal), scale, *tile)
+
+    def _workspace_bytes(self, step, method, problem):
+        plan = Plan()
+        self._call("attention_plan", step.encode(), method.encode(), ctypes.byref(problem), ctypes.byref(plan))
+        return plan.workspace_bytes
+
+    @contextlib.contextmanager
+    def _workspace(self, step, method, problem, like):
+        size = self._workspace_bytes(step, method, problem)
+        kind = _tensors_of(like)
+        memory = kind.workspace(like, size) if size else None
+        yield ctypes.c_void_p(kind.address(memory) if size else None)
+        del memory  # PyTorch's allocator hands it out again in stream order
+
+    def _addresses(self, **tensors):
+        q, k = tensors["q"], tensors["k"]
+        shapes = {"lse": q.shape[:3], **dict.fromkeys(("q", "o", "d_o", "dq"), q.shape), **dict.fromkeys(("k", "v", "dk", "dv"), k.shape)}
+        kind = _tensors_of(q)
+        for name, x in tensors.items():
+            dtype = "float32" if name == "lse" else _dtype(q)
+            if tuple(x.shape) != tuple(shapes[name]) or _dtype(x) != dtype or not kind.contiguous(x) or kind.on_gpu(x) != kind.on_gpu(q):
+                raise ValueError(f"{name} must be {dtype} {tuple(shapes[name])}, contiguous and where q is; it is {_dtype(x)} {tuple(x.shape)}")
+        return ctypes.byref(_Tensors(**{name: kind.address(x) for name, x in tensors.items()}))
+
+    def _call(self, function, *arguments):
+        error = ctypes.create_string_buffer(512)
+        code = getattr(self._library, function)(*arguments, error, len(error))
+        if code != 0:
+            raise StepError(code, error.value.decode(errors="replace"))
+
+
+def _dtype(x):
+    return str(x.dtype).removeprefix("torch.")

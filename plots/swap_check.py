@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""The swap check: a small trained GPT (plots/swap/) whose attention is replaced by step04's and its backward by step05's.
+
+    python3 plots/swap_check.py [--device auto|gpu|cpu] [--library build/libattention_steps.so]
+
+The same weights and test text go through the model three times: in float64 (the truth), in fp32 with eager attention (three lines),
+and in fp32 with the steps. It passes when, measured against float64,
+  - the largest logit difference of the steps is at most twice that of eager,
+  - so is the relative L2 difference of the weights' gradients,
+  - the test loss is the same to six digits.
+With PyTorch the fp32 models are PyTorch's (on the GPU where there is one); without it they are NumPy's, on the CPU executor.
+Exit codes: 0 passed, 1 not, 2 bad arguments, 3 something is missing here, 4 a CUDA error.
+"""
+import argparse
+import importlib.util
+import pathlib
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent / "swap")]
+from attention_steps import LibraryMissing, StepError, Steps
+
+FORWARD, BACKWARD, METHOD = "step04", "step05", "recompute backward"
+TIMES_EAGER = 2  # a second correct fp32 implementation rounds differently, so equal errors cannot be asked for
+SIX_DIGITS = 5e-7  # relative: half a unit of the sixth digit at its widest
+
+
+class Unavailable(Exception):
+    pass
+
+
+class StepsAttention:
+    """model.py's attention by the steps."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def forward(self, q, k, v):
+        o, lse = self.steps.forward(FORWARD, q, k, v, causal=True, nan=True)
+        return o, (q, k, v, o, lse)
+
+    def backward(self, saved, d_o):
+        return self.steps.backward(BACKWARD, *saved, d_o, method=METHOD, causal=True, nan=True)
+
+
+class NumpyModel:
+    """The fp32 model without PyTorch."""
+
+    def __init__(self, weights, config, inputs, targets):
+        import numpy
+        self.name = f"NumPy {numpy.__version__} on the CPU"
+        self.data = weights, config, inputs, targets
+
+    def eager(self):
+        import model
+        return model.run(*self.data, model.EagerAttention)
+
+    def swapped(self, steps):
+        import model
+        return model.run(*self.data, StepsAttention(steps))
+
+
+class TorchModel:
+    """The fp32 model in PyTorch, on `device`."""
+
+    def __init__(self, weights, config, inputs, targets, device):
+        import torch
+        torch.set_float32_matmul_precision("highest")  # no TF32
+        self.name = f"PyTorch {torch.__version__} on {torch.cuda.get_device_name() if device == 'cuda' else 'the CPU'}"
+        self.weights = {name: torch.from_numpy(w).to(device).requires_grad_() for name, w in weights.items()}
+        self.config, self.inputs, self.targets = config, torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
+
+    def run(self, attention):
+        import torch
+        from model_torch import logits_of, loss_of
+        logits = logits_of(self.weights, self.config, self.inputs, attention)
+        loss = loss_of(logits, self.targets)
+        gradients = torch.autograd.grad(loss, list(self.weights.values()))
+        to_numpy = lambda x: x.detach().cpu().numpy()
+        return to_numpy(logits), loss.item(), dict(zip(self.weights, map(to_numpy, gradients)))
+
+    def eager(self):
+        from model_torch import eager_attention
+        return self.run(eager_attention)
+
+    def swapped(self, steps):
+        import torch
+        by_steps = StepsAttention(steps)
+
+        class Attention(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, q, k, v):
+                o, saved = by_steps.forward(q, k, v)
+                ctx.save_for_backward(*saved)
+                return o
+
+            @staticmethod
+            def backward(ctx, d_o):
+                return by_steps.backward(ctx.saved_tensors, d_o.contiguous())
+
+        return self.run(Attention.apply)
+
+
+def differences(result, truth):
+    """What the verdict is about: against the float64 model's logits, loss and gradients."""
+    import numpy as np
+    logits, loss, gradients = result
+    true_logits, true_loss, true_gradients = truth
+    largest = lambda x: float(np.max(x))  # NaN stays NaN
+    by_name = {name: largest(np.abs(gradients[name].astype(np.float64) - g)) for name, g in true_gradients.items()}
+    squares = sum(float(np.sum((gradients[name].astype(np.float64) - g) ** 2)) for name, g in true_gradients.items())
+    return {"logits": largest(np.abs(logits.astype(np.float64) - true_logits)), "loss": loss, "loss difference": abs(loss - true_loss) / true_loss,
+            "gradients": largest(list(by_name.values())), "gradients L2": (squares / sum(float(np.sum(g ** 2)) for g in true_gradients.values())) ** 0.5}
+
+
+def report(model, truth, eager, swapped):
+    """Prints the comparison; returns whether it passed."""
+    import numpy as np
+    true_logits, true_loss, true_gradients = truth
+    e, s = differences(eager, truth), differences(swapped, truth)
+    largest_logit, largest_gradient = np.abs(true_logits).max(), max(np.abs(g).max() for g in true_gradients.values())
+    judged = [  # (what, eager's, ours, what may be, whether it is); comparisons that NaN fails
+        ("largest logit difference", e["logits"], s["logits"], TIMES_EAGER * e["logits"]),
+        ("  of the largest logit", e["logits"] / largest_logit, s["logits"] / largest_logit, None),
+        ("test loss difference, relative", e["loss difference"], s["loss difference"], SIX_DIGITS),
+        ("gradients, relative L2", e["gradients L2"], s["gradients L2"], TIMES_EAGER * e["gradients L2"]),
+        ("  largest, of the largest", e["gradients"] / largest_gradient, s["gradients"] / largest_gradient, None)]
+    print(f"fp32 model: {model.name}; attention by {FORWARD}, its backward by {BACKWARD} ({METHOD})")
+    print(f"test set {true_logits.shape[0]} x {true_logits.shape[1]} characters; test loss {true_loss:.9f} in float64, {e['loss']:.9f} eager, {s['loss']:.9f} ours (nats per character)")
+    print(f"{'against float64':32} {'eager':>9} {'ours':>9} {'allowed':>9}")
+    passed = True
+    for what, of_eager, ours, allowed in judged:
+        verdict = "" if allowed is None else "ok" if ours <= allowed else "FAIL"
+        passed = passed and verdict != "FAIL"
+        print(f"{what:32} {of_eager:9.2e} {ours:9.2e} {'' if allowed is None else f'{allowed:.2e}':>9}  {verdict}".rstrip())
+    print(f"swap check: {'PASS' if passed else 'FAIL'}")
+    return passed
+
+
+def choose_model(device, *data):
+    has_torch = importlib.util.find_spec("torch") is not None
+    if device != "cpu" and has_torch:
+        import torch
+        if torch.cuda.is_available():
+            return TorchModel(*data, "cuda")
+    if device == "gpu":
+        raise Unavailable("--device gpu: " + ("PyTorch sees no GPU" if has_torch else "PyTorch is not installed") + "; --device cpu runs the check on the CPU executor")
+    return TorchModel(*data, "cpu") if has_torch else NumpyModel(*data)
+
+
+def check(options):
+    if importlib.util.find_spec("numpy") is None:
+        raise Unavailable("NumPy is not installed: python3 -m pip install numpy")
+    import numpy as np
+    import model
+    steps = Steps.load(options.library)
+    weights, config = model.load_model()
+    inputs, targets = model.sequences(model.encode((model.FOLDER / "test.txt").read_text(), config), config["context"])
+    data = weights, config, inputs, targets
+    fp32 = NumpyModel(*data) if options.numpy else choose_model(options.device, *data)
+    truth = model.run({name: w.astype(np.float64) for name, w in weights.items()}, config, inputs, targets, model.EagerAttention)
+    print(f"library: {steps.path} ({steps.build})")
+    return report(fp32, truth, fp32.eager(), fp32.swapped(steps))
+
+
+class OneLineParser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"{message} (--help lists the flags)\n")
+
+
+def main():
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
+    parser.add_argument("--library", help="libattention_steps.so (the newest in build*/)")
+    parser.add_argument("--numpy", action="store_true", help="the NumPy model on the CPU, although PyTorch is installed")
+    parser.add_argument("--expect-rejected", action="store_true", help="for a library with a mistake in it: exit 0 when the check fails, 1 when it passes")
+    options = parser.parse_args()
+    if options.numpy and options.device == "gpu":
+        parser.error("--numpy runs on the CPU, --device gpu does not")
+    try:
+        passed = check(options)
+    except (Unavailable, LibraryMissing) as error:
+        parser.exit(3, f"{error}\n")
+    except StepError as error:
+        parser.exit(error.code, f"{error}\n")
+    except RuntimeError as error:  # PyTorch's, for CUDA errors too
+        parser.exit(4, f"{str(error).strip().splitlines()[0]}\n")
+    sys.exit(passed == options.expect_rejected)
+
+
+if __name__ == "__main__":
+    main()
