@@ -1,6 +1,6 @@
 # A thin front for CMake.
 #   make            set up what is missing, build, run all steps, print their table
-#   make step04     build ./step04
+#   make step04     build ./step04 (likewise yardstick, the row with cuBLAS)
 #   make test       build and pass the tests (the GPU's too, where there is one)
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024"
 MAKEFLAGS += --no-print-directory
@@ -11,7 +11,7 @@ STEPS := $(sort $(foreach file,$(notdir $(wildcard steps/step[0-9][0-9]_*.cu)),$
 CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || echo cmake)
 CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
 
-.PHONY: demo steps test clean $(STEPS)
+.PHONY: demo steps test clean yardstick $(STEPS)
 demo: steps
 	@python3 plots/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
 
@@ -19,7 +19,7 @@ steps: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS)
 	@for step in $(STEPS); do ln -sf $(BUILD)/$$step $$step; done
 
-$(STEPS): $(BUILD)/CMakeCache.txt
+yardstick $(STEPS): $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
 	@ln -sf $(BUILD)/$@ $@
 
@@ -32,4 +32,4 @@ $(BUILD)/CMakeCache.txt:
 	@$(CMAKE) -S . -B $(BUILD) $(CMAKE_FLAGS) || { rm -f $@; exit 1; }
 
 clean:
-	rm -rf $(BUILD) $(STEPS)
+	rm -rf $(BUILD) $(STEPS) yardstick

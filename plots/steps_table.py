@@ -46,7 +46,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default="build", help="where the executables are (build)")
     options, step_flags = parser.parse_known_args()
-    programs = sorted(path for path in pathlib.Path(options.folder).glob("step[0-9][0-9]") if path.is_file())
+    programs = sorted(path for path in pathlib.Path(options.folder).glob("step[0-9][0-9]") if path.is_file() and path.name != "step00")  # step00 is no attention
     if not programs:
         sys.exit(f"no step in {options.folder}: build them first (make steps)")
 

@@ -297,6 +297,10 @@ TEST_CASE("relative L2 is judged for the default inputs alone", "[check]") {
   CHECK(judged.reason.find("relative L2") != std::string::npos);
   CHECK_FALSE(reported.l2_judged);
   CHECK(reported.pass);
+  const CheckResult wider = check_output("o", e.c.problem, e.o, e.reference.o, {}, true, false, 8);  // as the yardstick's
+  CHECK(wider.pass);
+  CHECK(wider.tolerance == Approx(8 * judged.tolerance));
+  CHECK(*wider.l2_bound == Approx(8 * *judged.l2_bound));
   // Two keys: correct fp32 may exceed any bound (its gradients cancel), so only the elements are judged.
   const Case two = make_case(1, 64, 2, 64);
   const Reference r = two.reference();

@@ -78,7 +78,7 @@ std::optional<double> l2_bound(const Problem& problem, const std::string& output
 }
 
 CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
-                         const Selection& selection, bool default_inputs, bool stored_pairs) {
+                         const Selection& selection, bool default_inputs, bool stored_pairs, double factor) {
   const bool by_key = output == "dk" || output == "dv";
   const int64_t rows_per_head = by_key ? problem.seqlen_k : problem.seqlen_q;
   const std::vector<HeadRow>& listed = by_key ? selection.keys : selection.queries;
@@ -89,9 +89,10 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
   result.sampled = !selection.full;
   result.elements = problem.heads_total() * rows_per_head * cols;
   result.checked = static_cast<int64_t>(reference.value.size());
-  result.tolerance = tolerance(problem);
+  result.tolerance = factor * tolerance(problem);
   result.stored_pairs = stored_pairs && problem.dtype != Dtype::fp32;
   result.l2_bound = l2_bound(problem, output);
+  if (result.l2_bound) *result.l2_bound *= factor;
   result.l2_judged = default_inputs && result.l2_bound && enough_for_l2(problem, result.checked / cols);
   if (result.checked == 0) {
     result.reason = output + ": nothing was compared";

@@ -44,9 +44,10 @@ std::optional<double> l2_bound(const Problem& problem, const std::string& output
 /// An element passes when |actual - reference| <= tolerance * allowance (nothing is divided, so 0 <= 0 passes and a NaN fails) or
 /// when both are the same infinity. In half precision max(u |reference|, half the smallest subnormal) is allowed on top, the rounding
 /// of the output itself (not for lse, which is fp32), and with `stored_pairs` u times the reference's `stored`. An empty comparison fails, and so does an `actual` of another size. `default_inputs`: judge
-/// the relative L2 too, unless the problem is too small for it to mean anything (fewer than 16 keys, 8 dimensions or 1024 elements). Runs on all cores.
+/// the relative L2 too, unless the problem is too small for it to mean anything (fewer than 16 keys, 8 dimensions or 1024 elements). `factor` multiplies the
+/// tolerance and the bound of the relative L2 (Step::fp32_tolerance_factor). Runs on all cores.
 CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
-                         const Selection& selection, bool default_inputs, bool stored_pairs = false);
+                         const Selection& selection, bool default_inputs, bool stored_pairs = false, double factor = 1);
 
 /// "PASS", "FAIL", or "PASS, 1e-6 not claimed: scores up to 4.1e+09" (in half precision "2u of fp16 not claimed") where a weight above 64
 /// (scores, or the terms they are summed from, beyond 192) makes the allowance so wide that passing no longer means those digits.

@@ -89,6 +89,7 @@ TileShape choose_tile(const Options& options, const Step& step, const Problem& p
     throw Unsupported(fmt::format("{} at head_dim {}: {} tile {}x{} asks for {} bytes of SRAM per block, {} are allowed", step.id, p.head_dim, which, tile.shape.br,
                                   tile.shape.bc, tile.sram_bytes, p.sram_limit));
   };
+  if (options.tile && choices.front().shape == TileShape{}) throw Unsupported(fmt::format("{} takes no --tile: its products are a library's, which chooses", step.id));
   if (options.tile) {
     const auto asked = std::find_if(choices.begin(), choices.end(), [&](const TileChoice& c) { return c.shape == *options.tile; });
     if (asked == choices.end()) {

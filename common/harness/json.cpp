@@ -14,6 +14,7 @@
 #include "common/harness/error.h"
 #include "common/harness/regime.h"
 #include "common/harness/report.h"
+#include "common/roofline/prediction.h"
 
 namespace attention {
 
@@ -74,6 +75,40 @@ Json exactness(const std::vector<CheckResult>& checks) {
   return list;
 }
 
+void put_requested(Json& object, const std::vector<TensorBytes>& bytes, bool library) {
+  if (library)
+    put_null(object, "requested_expected_bytes", "what a library's kernels ask for is not known");
+  else
+    object["requested_expected_bytes"] = both_ways(bytes);
+}
+
+/// Where some kernels stand under the roofline: their FLOPs per byte, the two rates, and the time that these predict.
+Json roofline(const RunResult& r, const std::vector<KernelCost>& kernels) {
+  const Intensity work = intensity(kernels);
+  const PredictionOrReason predicted = predict(kernels, r.problem, r.figures);
+  Json object;
+  if (work.bytes > 0)
+    object["arithmetic_intensity"] = work.flops_per_byte();  // executed FLOPs per expected HBM byte
+  else
+    put_null(object, "arithmetic_intensity", "no bytes are expected");
+  if (const std::optional<Prediction>& p = predicted.prediction) {
+    const double rate = *r.figures.figures->product_rate(r.problem.dtype, r.problem.head_dim);
+    object["R_flops_per_second"] = rate;
+    object["R_is"] = "the repository's tile products, measured by step00";
+    object["BW_bytes_per_second"] = r.figures.figures->bandwidth();
+    object["BW_is"] = "a copy's read and written bytes, measured by step00";
+    object["balance_flops_per_byte"] = rate / r.figures.figures->bandwidth();
+    object["predicted_ms"] = p->total_ms();
+    object["predicted_flops_ms"] = p->flops_ms;
+    object["predicted_bytes_ms"] = p->bytes_ms;
+    object["predicted_at_least"] = p->at_least;
+  } else {
+    for (const char* key : {"R_flops_per_second", "BW_bytes_per_second", "balance_flops_per_byte", "predicted_ms", "predicted_flops_ms", "predicted_bytes_ms"})
+      put_null(object, key, predicted.reason);
+  }
+  return object;
+}
+
 /// Measured bytes of a kernel or of all; what is missing is null, with its reason. `counters` is null when nothing was measured.
 void put_measured(Json& object, const RunResult& r, const MethodResult& m, const CounterBytes* counters) {
   const std::string nothing = not_measured_reason(r, m);
@@ -118,7 +153,7 @@ Json kernels(const RunResult& r, const MethodResult& m) {
     else
       put_null(entry, "time_ms", no_run_reason(r, m));
     entry["emulated"] = r.device == DeviceKind::cpu;
-    entry["requested_expected_bytes"] = both_ways(cost.requested);
+    put_requested(entry, cost.requested, cost.library);
     if (launch && r.device == DeviceKind::cpu) {
       entry["requested_counted_bytes"] = both_ways(launch->counted);
       entry["counted_flops"] = launch->counted_flops;
@@ -132,6 +167,7 @@ Json kernels(const RunResult& r, const MethodResult& m) {
     put_measured(entry, r, m, counters);
     put_rate(entry, r, counters ? hbm_total(*counters) : std::nullopt, total(cost.hbm), launch && r.device == DeviceKind::gpu ? launch->time_ms : 0, no_rate_reason(r, m));
     entry["executed_flops"] = cost.executed_flops;
+    entry["roofline"] = roofline(r, {cost});
     if (launch && r.device == DeviceKind::gpu)
       entry["local_bytes_per_thread"] = launch->local_bytes_per_thread;
     else
@@ -144,7 +180,8 @@ Json kernels(const RunResult& r, const MethodResult& m) {
 Json traffic(const RunResult& r, const MethodResult& m) {
   const std::vector<TensorBytes> requested = m.requested(), counted = m.counted(), hbm = m.hbm();
   const bool has_counts = r.device == DeviceKind::cpu && !m.launches.empty();
-  Json object = {{"requested_expected_bytes", both_ways(requested)}};
+  Json object;
+  put_requested(object, requested, m.uses_library());
   if (has_counts)
     object["requested_counted_bytes"] = both_ways(counted);
   else
@@ -157,8 +194,9 @@ Json traffic(const RunResult& r, const MethodResult& m) {
   put_rate(object, r, counters ? hbm_total(*counters) : std::nullopt, total(hbm), m.time && !m.time->emulated ? m.time->median_ms : 0, no_rate_reason(r, m));
   object["cache_regime"] = cache_regime(r.problem, m.expected, m.scratch, r.l2_bytes);
   object["by_tensor"] = Json::object();
-  for (const TensorBytes& tensor : requested) {
-    Json entry = {{"requested_expected_bytes", {{"load", tensor.load}, {"store", tensor.store}}}};
+  for (const TensorBytes& tensor : m.uses_library() ? hbm : requested) {
+    Json entry;
+    put_requested(entry, {tensor}, m.uses_library());
     const auto same = [&](const TensorBytes& other) { return other.tensor == tensor.tensor; };
     const auto count = std::find_if(counted.begin(), counted.end(), same);
     if (count != counted.end())
@@ -180,7 +218,11 @@ void put_time(Json& object, const RunResult& r, const MethodResult& m) {
     put_null(object["time"], "tflops", "emulated time is no GPU time");
   else
     object["time"]["tflops"] = m.useful_flops / m.time->median_ms * 1e-9;
-  put_null(object["time"], "predicted_ms", "step00 has not measured this GPU");
+  const PredictionOrReason predicted = predict(m.expected, r.problem, r.figures);
+  if (predicted.prediction)
+    object["time"]["predicted_ms"] = predicted.prediction->total_ms();
+  else
+    put_null(object["time"], "predicted_ms", predicted.reason);
 }
 
 Json flops(const RunResult& r, const MethodResult& m) {
@@ -209,6 +251,7 @@ void put_measurements(Json& object, const RunResult& r, const MethodResult& m) {
   object["traffic"] = traffic(r, m);
   put_time(object, r, m);
   object["flops"] = flops(r, m);
+  object["roofline"] = roofline(r, m.expected);
   object["memory"] = memory(r, m);
 }
 
@@ -232,7 +275,8 @@ std::string json_text(const RunResult& r) {
   const Problem& p = r.problem;
   const MethodResult& last = r.methods.back();
   Json json = {{"schema", "attention-run-1"}, {"step", r.step}, {"title", r.title}, {"device", r.device == DeviceKind::gpu ? "gpu" : "cpu"}, {"device_name", r.device_name},
-               {"dtype", dtype_name(p.dtype)}, {"tile", fmt::format("{}x{}", p.tile.br, p.tile.bc)}};
+               {"dtype", dtype_name(p.dtype)}};
+  put_text(json, "tile", p.tile == TileShape{} ? "" : fmt::format("{}x{}", p.tile.br, p.tile.bc), "a library chooses its tiles");
   json["problem"] = {{"batch", p.batch}, {"heads", p.heads}, {"seqlen_q", p.seqlen_q}, {"seqlen_k", p.seqlen_k}, {"head_dim", p.head_dim}, {"causal", p.causal},
                      {"softmax_scale", p.softmax_scale}};
   if (r.options.load_dir.empty()) {

@@ -14,15 +14,22 @@ namespace attention {
 
 namespace {
 
-/// The step that this program was linked with. Its text is the same on both devices; the GPU's may be missing from the build.
+/// The step that this program was linked with, for --help: its text is the same on both devices.
+const Step& any_step() {
+  for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::gpu})
+    if (const Step* step = find_step(device)) return *step;
+  throw Unsupported("this program has no kernels");
+}
+
+/// The step with the kernels for `device`. The GPU's may be missing from the build; the yardstick has none but the GPU's.
 const Step& the_step(DeviceKind device) {
   if (const Step* step = find_step(device)) return *step;
-  throw Unsupported(device == DeviceKind::gpu ? "this step has no GPU kernels in this build" : "this step has no CPU kernels in this build");
+  throw Unsupported(any_step().id + (device == DeviceKind::gpu ? " has no GPU kernels in this build" : " runs on a GPU only: its products are a library's"));
 }
 
 int run_main(int argc, char** argv) {
   std::string help;
-  const std::optional<Options> options = parse_options(argc, argv, the_step(DeviceKind::cpu), help);
+  const std::optional<Options> options = parse_options(argc, argv, any_step(), help);
   if (!options) {
     std::fputs(help.c_str(), stdout);
     return 0;

@@ -8,6 +8,7 @@
 
 #include "common/harness/choose.h"
 #include "common/harness/regime.h"
+#include "common/roofline/prediction.h"
 
 namespace attention {
 
@@ -25,8 +26,8 @@ std::vector<TensorBytes> pairs_only(std::vector<TensorBytes> bytes) {
 std::string heading(const RunResult& r) {
   const Problem& p = r.problem;
   const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N {}", p.seqlen_q) : fmt::format("Nq {}  Nk {}", p.seqlen_q, p.seqlen_k);
-  std::string text = fmt::format("{}  {}     {}  B {}  H {}  {}  d {}{}  tile {}x{}       {}\n", r.step, r.title, dtype_name(p.dtype), p.batch, p.heads, lengths, p.head_dim,
-                                 p.causal ? "  causal (bottom-right)" : "", p.tile.br, p.tile.bc, r.device_name);
+  std::string text = fmt::format("{}  {}     {}  B {}  H {}  {}  d {}{}  tile {}       {}\n", r.step, r.title, dtype_name(p.dtype), p.batch, p.heads, lengths, p.head_dim,
+                                 p.causal ? "  causal (bottom-right)" : "", p.tile == TileShape{} ? "the library's" : fmt::format("{}x{}", p.tile.br, p.tile.bc), r.device_name);
   if (!r.device_note.empty()) text += fmt::format("device: {}, chosen because: {}; times below are emulation, not GPU time\n", r.device_name, r.device_note);
   return text;
 }
@@ -72,28 +73,31 @@ std::string measured(const RunResult& r, const MethodResult& m) {
 std::string traffic(const RunResult& r, const MethodResult& m) {
   std::string text = fmt::format("{:<20}{:>14}{:>15}{:>16}{:>13}{:>12}\n", "traffic", "HBM expected", "HBM measured", "L2→SM measured", "requested", r.device == DeviceKind::gpu ? "time" : "emulated");
   const bool has_counters = m.measured && m.measured->measured();
-  const auto row = [&](const std::string& name, const std::vector<TensorBytes>& hbm, bool at_least, const CounterBytes* counters, const std::vector<TensorBytes>& requested,
+  const auto row = [&](const std::string& name, const std::vector<TensorBytes>& hbm, bool at_least, const CounterBytes* counters, const std::string& requested,
                        const std::string& time) {
     text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}{:>12}\n", name, (at_least ? ">= " : "") + human_bytes(total(hbm)),
                         bytes_or_na(counters ? hbm_total(*counters) : std::nullopt), bytes_or_na(counters ? (*counters)[Counter::l2_to_sm] : std::nullopt),
-                        human_bytes(total(requested)), time);
+                        requested, time);
   };
   bool at_least = false;
   for (size_t n = 0; n < m.expected.size(); ++n) {
     const KernelCost& kernel = m.expected[n];
-    row(kernel.name, kernel.hbm, kernel.hbm_at_least, has_counters ? &m.measured->kernels.at(n) : nullptr, kernel.requested, n < m.launches.size() ? human_ms(m.launches[n].time_ms) : "");
+    row(kernel.name, kernel.hbm, kernel.hbm_at_least, has_counters ? &m.measured->kernels.at(n) : nullptr, kernel.library ? "n/a" : human_bytes(total(kernel.requested)),
+        n < m.launches.size() ? human_ms(m.launches[n].time_ms) : "");
     at_least = at_least || kernel.hbm_at_least;
   }
-  if (m.expected.size() > 1) row("together", m.hbm(), at_least, has_counters ? &m.measured->together : nullptr, m.requested(), "");
+  if (m.expected.size() > 1) row("together", m.hbm(), at_least, has_counters ? &m.measured->together : nullptr, m.uses_library() ? "n/a" : human_bytes(total(m.requested())), "");
   const std::vector<TensorBytes> hbm_pairs = pairs_only(m.hbm());
-  text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}", "S and P", hbm_pairs.empty() ? "0 MB" : human_bytes(total(hbm_pairs)), "", "", human_bytes(total(pairs_only(m.requested()))));
+  text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}", "S and P", hbm_pairs.empty() ? "0 MB" : human_bytes(total(hbm_pairs)), "", "",
+                      m.uses_library() ? "n/a" : human_bytes(total(pairs_only(m.requested()))));
   if (hbm_pairs.empty() && !m.backward) text += fmt::format("  (step02 moves {})", human_bytes(4 * r.problem.S() * bytes_per_element(r.problem.dtype)));
   for (const MethodResult& other : r.methods)
     if (hbm_pairs.empty() && &other != &m && other.backward && m.backward) text += fmt::format("  ({} moves {})", other.name, human_bytes(total(pairs_only(other.hbm()))));
   text += "\n";
 
   const std::vector<TensorBytes> requested = m.requested(), counted = m.counted();
-  text += fmt::format("bytes     HBM expected {}{} · requested: load {}, store {}", at_least ? "at least " : "", total(m.hbm()), total_load(requested), total_store(requested));
+  text += fmt::format("bytes     HBM expected {}{} · requested", at_least ? "at least " : "", total(m.hbm()));
+  text += m.uses_library() ? std::string(" n/a (a library's kernels)") : fmt::format(": load {}, store {}", total_load(requested), total_store(requested));
   const bool has_counts = r.device == DeviceKind::cpu && !m.launches.empty();
   text += has_counts ? fmt::format(" · counted: load {}, store {}\n", total_load(counted), total_store(counted)) : std::string(" · counted n/a\n");
   text += fmt::format("flops     useful {} · executed {}", m.useful_flops, m.executed_flops());
@@ -113,12 +117,13 @@ std::string rate(const RunResult& r, const MethodResult& m) {
 }
 
 std::string time(const RunResult& r, const MethodResult& m) {
-  if (!m.time) return r.planned_only ? "" : "time      n/a: no time of a run that was not right\n";
+  const std::string predicted = prediction_text(predict(m.expected, r.problem, r.figures));
+  if (!m.time && r.planned_only) return r.device == DeviceKind::gpu ? fmt::format("time      {}\n", predicted) : "";
+  if (!m.time) return "time      n/a: no time of a run that was not right\n";
   if (m.time->emulated)
     return fmt::format("emulated  {} on the CPU executor ({} run{}): not a GPU's time, so no TFLOP/s\n", human_ms(m.time->median_ms), m.time->runs, m.time->runs == 1 ? "" : "s");
-  return fmt::format("time      {} (p10 {}, p90 {}, {} runs, cold L2)   {:.1f} TFLOP/s{}   predicted n/a (step00 has not measured this GPU)\n", human_ms(m.time->median_ms),
-                     human_ms(m.time->p10_ms), human_ms(m.time->p90_ms), m.time->runs, m.useful_flops / m.time->median_ms * 1e-9,
-                     m.executed_flops() == m.useful_flops ? "" : " useful");
+  return fmt::format("time      {} (p10 {}, p90 {}, {} runs, cold L2)   {:.1f} TFLOP/s{}   {}\n", human_ms(m.time->median_ms), human_ms(m.time->p10_ms),
+                     human_ms(m.time->p90_ms), m.time->runs, m.useful_flops / m.time->median_ms * 1e-9, m.executed_flops() == m.useful_flops ? "" : " useful", predicted);
 }
 
 std::string memory(const RunResult& r, const MethodResult& m) {
@@ -131,6 +136,19 @@ std::string memory(const RunResult& r, const MethodResult& m) {
   return text;
 }
 
+/// Where recomputing pays in time, for a step with a standard and a recompute backward.
+std::string recompute_or_not(const RunResult& r) {
+  const MethodResult &recompute = r.methods.back(), &standard = r.methods[r.methods.size() - 2];
+  if (!recompute.backward || !standard.backward) return "";
+  const std::optional<double> needed = break_even(standard.expected, recompute.expected);
+  if (!needed) return "";
+  std::string text = fmt::format("break-even  {} multiplies more and moves less than {}: it takes less time where R/BW > {:.1f} FLOP/byte", recompute.name, standard.name, *needed);
+  if (r.figures.figures)
+    if (const std::optional<double> rate = r.figures.figures->product_rate(r.problem.dtype, r.problem.head_dim))
+      text += fmt::format("; this GPU: {:.1f}", *rate / r.figures.figures->bandwidth());
+  return text + "\n";
+}
+
 /// One line per method, for a step that has several.
 std::string methods(const RunResult& r) {
   std::string text = fmt::format("{:<22}{:>12}{:>14}{:>14}{:>14}  {}\n", "methods", r.device == DeviceKind::gpu ? "time" : "emulated", "HBM expected", "requested", "extra memory", "exact");
@@ -140,7 +158,7 @@ std::string methods(const RunResult& r) {
     text += fmt::format("  {:<20}{:>12}{:>14}{:>14}{:>14}  {}\n", m.name, m.time ? human_ms(m.time->median_ms) : "n/a", human_bytes(total(m.hbm())), human_bytes(total(m.requested())),
                         human_bytes(m.extra_bytes()), exact);
   }
-  return text;
+  return text + recompute_or_not(r);
 }
 
 }  // namespace
@@ -166,7 +184,7 @@ std::string report_text(const RunResult& r) {
   std::string text = heading(r);
   for (const MethodResult& method : r.methods)
     if (!method.backward || &method == &last) text += exactness(r, method);
-  if (!r.planned_only && r.verdict.find("not claimed") != std::string::npos) text += fmt::format("          {}\n", r.verdict);
+  if (!r.planned_only && r.verdict.find("PASS, ") == 0) text += fmt::format("          {}\n", r.verdict);
   if (r.methods.size() > 1) text += methods(r);
   text += traffic(r, last) + time(r, last) + rate(r, last) + memory(r, last);
   if (r.planned_only)

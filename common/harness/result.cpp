@@ -29,6 +29,10 @@ bool MethodResult::grows_quadratically() const {
   return std::any_of(scratch.begin(), scratch.end(), [](const Scratch& buffer) { return buffer.quadratic; });
 }
 
+bool MethodResult::uses_library() const {
+  return std::any_of(expected.begin(), expected.end(), [](const KernelCost& kernel) { return kernel.library; });
+}
+
 int64_t MethodResult::executed_flops() const {
   int64_t flops = 0;
   for (const KernelCost& kernel : expected) flops += kernel.executed_flops;

@@ -12,6 +12,7 @@
 #include "common/harness/problem.h"
 #include "common/harness/step.h"
 #include "common/harness/timing.h"
+#include "common/roofline/figures.h"
 #include "common/traffic/measure.h"
 
 namespace attention {
@@ -32,6 +33,7 @@ struct MethodResult {
   int64_t extra_bytes() const;          // the scratch buffers together
   bool grows_quadratically() const;     // S, P, dP or dS lie in HBM, in the problem's dtype
   int64_t executed_flops() const;       // expected
+  bool uses_library() const;            // then requested() leaves out what the library's kernels ask for
   std::vector<TensorBytes> requested() const;  // expected, by tensor, all kernels together
   std::vector<TensorBytes> hbm() const;        // expected, by tensor, all kernels together
   std::vector<TensorBytes> counted() const;    // by the CPU executor, all kernels together
@@ -49,6 +51,7 @@ struct RunResult {
   DeviceKind device = DeviceKind::cpu;
   std::string device_name, device_note;  // the note: why the choice fell on the CPU executor
   int64_t l2_bytes = 0;                  // 0: none
+  KeptFigures figures;                   // what step00 measured of this GPU
   std::optional<double> hbm_peak;        // bytes per second, as Device::hbm_peak
   int64_t free_bytes = 0;                // before the run
   int64_t needed_bytes = 0;              // what the run takes from the device, tensors and all

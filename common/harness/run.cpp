@@ -116,6 +116,10 @@ class Run {
   /// Runs the method some more times, for its traffic. After the timed runs of all methods: a profiler in the process slows launches.
   void measure_method(const Method& method, MethodResult& into) {
     progress_.stage(fmt::format("{} {}: measuring traffic", step_.id, method.name));
+    if (into.uses_library()) {
+      into.measured = MeasuredTraffic{.reason = "a library's call may launch several kernels, and measured traffic is told per launch"};
+      return;
+    }
     MeasurableDevice* gpu = device_.measurable();
     if (gpu && method.prepare) method.prepare(problem_, tensors_);
     into.measured = measure_traffic(gpu, [&] { method.run(problem_, tensors_); }, static_cast<int>(into.launches.size()), open_cupti);
@@ -180,10 +184,13 @@ class Run {
     for (const Output& output : outputs) {
       const ReferenceTensor& truth = output.name == "o" ? reference_->o : output.name == "lse" ? reference_->lse : output.name == "dq" ? reference_->dq
                                      : output.name == "dk" ? reference_->dk : reference_->dv;
-      into.checks.push_back(check_output(output.name, problem_, output.values, truth, selection_, default_inputs, into.grows_quadratically()));
+      into.checks.push_back(
+          check_output(output.name, problem_, output.values, truth, selection_, default_inputs, into.grows_quadratically(), tolerance_factor()));
       if (!into.checks.back().pass) fail(fmt::format("{}: {}", method.name, into.checks.back().reason));
     }
   }
+
+  double tolerance_factor() const { return problem_.dtype == Dtype::fp32 ? step_.fp32_tolerance_factor : 1; }
 
   void compute_reference() {
     progress_.stage(step_.id + ": float64 reference");
@@ -330,6 +337,10 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
   result.device_note = chosen.note;
   result.l2_bytes = device.l2_bytes();
   result.hbm_peak = device.hbm_peak();
+  if (device.kind() == DeviceKind::gpu)
+    result.figures = find_figures(device.name(), find_gpu().driver_cuda);
+  else
+    result.figures.reason = "the CPU executor has no GPU whose time could be predicted";
   result.free_bytes = device.free_bytes();
   result.options = options;
   result.planned_only = options.plan;
@@ -366,6 +377,8 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
 
   if (const Reference* reference = run.reference()) {
     result.verdict = verdict(result.failures.empty(), problem.dtype, *reference);
+    if (problem.dtype == Dtype::fp32 && step.fp32_tolerance_factor != 1 && result.failures.empty())
+      result.verdict += fmt::format(", at {:g} times the steps' tolerance", step.fp32_tolerance_factor);
     result.sampled = run.sampled();
     result.mean_weight = reference->mean_weight;
     result.largest_score = reference->largest_score;

@@ -60,8 +60,9 @@ struct Step {
   std::string title;    // "online softmax"
   std::string idea;     // one sentence for --help
   std::string chapter;  // "docs/04-online-softmax.md"
-  std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served
+  std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served; 0x0: a library chooses
   int largest_head_dim = 0;
+  double fp32_tolerance_factor = 1;  // of the check in fp32; 1 for all that is ours (docs/yardstick.md says why a library needs more)
   std::vector<Method> methods;  // in the order they run; the last one is what the report is about
 };
 

@@ -27,13 +27,13 @@ int64_t element_bytes(const Problem& p, const std::string& tensor) { return tens
 }  // namespace
 
 KernelCost& KernelCost::loads(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {
-  entry(requested, tensor).load += requested_elements * element_bytes(problem_, tensor);
+  if (!library) entry(requested, tensor).load += requested_elements * element_bytes(problem_, tensor);
   entry(hbm, tensor).load += hbm_elements * element_bytes(problem_, tensor);
   return *this;
 }
 
 KernelCost& KernelCost::stores(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {
-  entry(requested, tensor).store += requested_elements * element_bytes(problem_, tensor);
+  if (!library) entry(requested, tensor).store += requested_elements * element_bytes(problem_, tensor);
   entry(hbm, tensor).store += hbm_elements * element_bytes(problem_, tensor);
   return *this;
 }
@@ -45,6 +45,11 @@ KernelCost& KernelCost::multiplies(const Visits& visits, int products) {
 
 KernelCost& KernelCost::moves_at_least() {
   hbm_at_least = true;
+  return *this;
+}
+
+KernelCost& KernelCost::by_library() {
+  library = true;
   return *this;
 }
 

@@ -36,6 +36,7 @@ struct KernelCost {
   std::string name;
   std::vector<TensorBytes> requested;
   std::vector<TensorBytes> hbm;
+  bool library = false;        // a library's kernel: what it asks for is not known, `requested` is empty and no product rate of ours predicts it
   bool hbm_at_least = false;   // the access pattern moves partial lines: the true figure is larger (step01's softmax)
   int64_t executed_flops = 0;  // 2 per multiply-add of the tile products on the visited tiles, head_dim as given
 
@@ -48,6 +49,7 @@ struct KernelCost {
   /// `products` tile products of own x loop x head_dim on each visited tile of every head.
   KernelCost& multiplies(const Visits& visits, int products = 1);
   KernelCost& moves_at_least();  // sets hbm_at_least
+  KernelCost& by_library();      // sets library; from here on the requested elements are passed over
 
  private:
   Problem problem_;

@@ -17,6 +17,8 @@ class LaunchLog {
   /// Throws DeviceFailure for an error that earlier work left, Unsupported for a grid over 2^31-1 blocks, DeviceFailure when
   /// the device refuses `sram_bytes`; raises the kernel's dynamic SRAM limit; starts the record's clock when recording.
   void before(const char* name, const void* kernel, int64_t grid, int block, int64_t sram_bytes);
+  /// The same for a call that launches a library's kernels: only errors and the clock.
+  void before_call(const char* name, int64_t local_bytes_per_thread = 0);
   /// Throws DeviceFailure naming the kernel when the launch was refused.
   void after(const char* name);
 
@@ -29,6 +31,7 @@ class LaunchLog {
   const char* last_kernel() const { return last_kernel_; }
 
  private:
+  void check_earlier_work(const char* name) const;
   struct Timed { LaunchRecord record; cudaEvent_t begin, end; };
   bool recording_ = false;
   const char* last_kernel_ = "(none)";

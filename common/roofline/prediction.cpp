@@ -1,0 +1,47 @@
+#include "common/roofline/prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/harness/options.h"
+
+namespace attention {
+
+Intensity intensity(const std::vector<KernelCost>& kernels) {
+  Intensity sum;
+  for (const KernelCost& kernel : kernels) {
+    sum.flops += kernel.executed_flops;
+    sum.bytes += total_load(kernel.hbm) + total_store(kernel.hbm);
+  }
+  return sum;
+}
+
+Prediction predict(const std::vector<KernelCost>& kernels, double flops_per_second, double bytes_per_second) {
+  const Intensity work = intensity(kernels);
+  const bool at_least = std::any_of(kernels.begin(), kernels.end(), [](const KernelCost& kernel) { return kernel.hbm_at_least; });
+  return {1e3 * static_cast<double>(work.flops) / flops_per_second, 1e3 * static_cast<double>(work.bytes) / bytes_per_second, at_least};
+}
+
+PredictionOrReason predict(const std::vector<KernelCost>& kernels, const Problem& p, const KeptFigures& kept) {
+  if (std::any_of(kernels.begin(), kernels.end(), [](const KernelCost& kernel) { return kernel.library; }))
+    return {std::nullopt, "R is the rate of this repository's products, not of a library's"};
+  if (!kept.figures) return {std::nullopt, kept.reason};
+  const std::optional<double> rate = kept.figures->product_rate(p.dtype, p.head_dim);
+  if (!rate) return {std::nullopt, fmt::format("step00 has no product rate for {} at head_dim {}: run ./step00 again", dtype_name(p.dtype), p.head_dim)};
+  return {predict(kernels, *rate, kept.figures->bandwidth()), ""};
+}
+
+std::string prediction_text(const PredictionOrReason& prediction) {
+  if (!prediction.prediction) return fmt::format("predicted n/a ({})", prediction.reason);
+  const Prediction& p = *prediction.prediction;
+  return fmt::format("predicted {}{:.3g} ms = FLOPs {:.3g} + bytes {:.2g}", p.at_least ? "at least " : "", p.total_ms(), p.flops_ms, p.bytes_ms);
+}
+
+std::optional<double> break_even(const std::vector<KernelCost>& standard, const std::vector<KernelCost>& recompute) {
+  const Intensity a = intensity(standard), b = intensity(recompute);
+  if (b.flops <= a.flops || b.bytes >= a.bytes) return std::nullopt;
+  return static_cast<double>(b.flops - a.flops) / static_cast<double>(a.bytes - b.bytes);
+}
+
+}  // namespace attention

@@ -1,0 +1,126 @@
+// main() of step00: what works here, how fast the memories and the products are, and the file that the other programs read.
+// Exit codes: 0 ok (also without a GPU), 2 bad arguments, 4 a GPU that is present but unusable, a CUDA error, out of memory.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "common/harness/error.h"
+#include "common/harness/json.h"
+#include "common/harness/progress.h"
+#include "common/roofline/measure.h"
+#include "common/roofline/preflight.h"
+#include "common/traffic/cupti.h"
+
+namespace attention {
+
+namespace {
+
+void print(const std::string& person, const std::string& program, const std::string& json_path) {
+  std::fputs(person.c_str(), json_path == "-" ? stderr : stdout);
+  if (json_path == "-")
+    std::fputs(program.c_str(), stdout);
+  else if (!json_path.empty())
+    write_whole(json_path, program);
+  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
+}
+
+#if defined(ATTN_HAVE_CUDA)
+/// Throws BadArguments when ATTN_DEVICE_FIGURES names a file that cannot be written: asked before measuring, not after it.
+void refuse_unwritable_figures() {
+  const char* named = std::getenv("ATTN_DEVICE_FIGURES");
+  if (named == nullptr || *named == 0) return;
+  const std::filesystem::path path = named, folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (std::filesystem::is_directory(path) || access(folder.c_str(), W_OK) != 0)
+    throw BadArguments(fmt::format("ATTN_DEVICE_FIGURES={}: is a folder, or its folder does not exist or cannot be written", named));
+}
+
+/// Writes the figures where the other programs look for them.
+Finding keep_figures(const std::string& gpu, const std::string& text) {
+  const std::string path = figures_path(gpu), next = "name a file with ATTN_DEVICE_FIGURES=file, here and for the other steps";
+  if (path.empty()) return {"figures", Finding::State::note, "not kept: the environment has neither XDG_CACHE_HOME nor HOME", next};
+  std::error_code error;
+  if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty()) std::filesystem::create_directories(folder, error);
+  try {
+    write_whole(path, text);
+  } catch (const BadArguments&) {
+    return {"figures", Finding::State::note, "not kept: " + path + " cannot be written", next};
+  }
+  return {"figures", Finding::State::ok, "kept in " + path + ": every step predicts from them", ""};
+}
+
+/// Opens a counter session as the steps do, and reads nothing.
+CounterAccess counter_access() {
+  try {
+    open_cupti(1);
+    return {true, "", ""};
+  } catch (const CountersUnavailable& why) {
+    return {false, why.what(), why.advice};
+  }
+}
+
+int measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
+  refuse_unwritable_figures();
+  DeviceFigures figures;
+  {
+    Progress progress;
+    figures = measure_gpu([&](const std::string& stage) { progress.stage(stage); });
+  }
+  std::vector<Finding> findings = gpu_findings(gpu, &figures);
+  const CounterAccess counters = counter_access();
+  for (const auto& more : {ability_findings(figures, counters), executor_findings()}) findings.insert(findings.end(), more.begin(), more.end());
+  findings.push_back(keep_figures(figures.gpu, step00_json(&figures, "", findings)));
+  print(fmt::format("step00  two memories     {}  sm_{}  {} SMs\n", figures.gpu, figures.compute_capability, figures.sm_count) + figures_text(figures) + findings_text(findings),
+        step00_json(&figures, "", findings), json_path);
+  return 0;
+}
+#endif
+
+int run_main(int argc, char** argv) {
+  CLI::App app("step00  two memories: what works on this machine, how fast its memories are and how fast it multiplies\nChapter: docs/00-two-memories.md", "step00");
+  std::string json_path;
+  CLI::Option* json = app.add_option("--json", json_path, "Write the results as JSON; - is standard output")->type_name("FILE");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    const std::string text = error.what();
+    throw BadArguments(text.substr(0, text.find('\n')) + " (--help lists the flags)");
+  }
+  if (json->count() > 0 && json_path.empty()) throw BadArguments("--json: the name is empty");
+  if (!json_path.empty() && json_path != "-") refuse_unwritable(json_path);
+
+  const GpuPresence gpu = find_gpu();
+#if defined(ATTN_HAVE_CUDA)
+  if (gpu.count > 0 && gpu.trouble.empty()) return measure_and_print(gpu, json_path);
+#endif
+  std::vector<Finding> findings = gpu_findings(gpu, nullptr);
+  const Finding about_gpu = findings.front();
+  for (const Finding& finding : executor_findings()) findings.push_back(finding);
+  print("step00  two memories     nothing measured: sizes and rates need a usable GPU\n" + findings_text(findings), step00_json(nullptr, about_gpu.text, findings), json_path);
+  if (about_gpu.state == Finding::State::problem)
+    throw DeviceFailure(about_gpu.text.find(about_gpu.next) != std::string::npos ? about_gpu.text : about_gpu.text + ": " + about_gpu.next);
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace attention
+
+int main(int argc, char** argv) {
+  try {
+    return attention::run_main(argc, argv);
+  } catch (const attention::ExitError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.code;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 4;
+  }
+}
