@@ -77,15 +77,20 @@ def exactness(round_):
                     f"{len(mine)} runs; worst share of the allowance: " + "  ".join(f"{s} {w:.2f}" for s, w in by_step.items()))
 
 
-def special(round_):
-    for step, causal in itertools.product(("step04", "step05"), (False, True)):
-        run, code, stderr = round_.run(step, "--seqlen", 131072, "--heads", 16 if step == "step04" else 2, "--repeat", 1, *(["--causal"] if causal else []))
-        text = f"exit {code}" if not run else f"{run['verdict']}, worst {worst(run):.2f}, extra memory {run['memory']['extra_bytes']} bytes, {run['exactness'][0]['checked']} elements of o checked"
-        extra = 16 * 131072 * 4 if step == "step04" else 2 * 2 * 131072 * 4
-        round_.line(f"{step} N=131072{' causal' if causal else ''}", code == 0 and run["memory"]["extra_bytes"] == extra, text)
+def long_sequence(round_, step, heads, causal):
+    run, code, stderr = round_.run(step, "--seqlen", 131072, "--heads", heads, "--repeat", 1, "--check", "sample:64", *(["--causal"] if causal else []))
+    text = f"exit {code}" if not run else f"{run['verdict']}, worst {worst(run):.2f}, extra memory {run['memory']['extra_bytes']} bytes, {run['exactness'][0]['checked']} elements of o checked"
+    extra = heads * 131072 * 4 * (1 if step == "step04" else 2)
+    round_.line(f"{step} N=131072 H{heads}{' causal' if causal else ''}", code == 0 and run["memory"]["extra_bytes"] == extra, text)
+
+
+def standard_backward_too_large(round_):
     run, code, _ = round_.run("step05", "--seqlen", 131072, "--heads", 16, "--repeat", 1, "--check", "none")
     standard = next((m for m in run["methods"] if m["name"] == "standard backward"), None) if run else None
     round_.line("step05 N=131072 H16", code == 0 and standard is not None and not standard["ran"], f"exit {code}, standard backward: {standard and (standard.get('not_run') or standard.get('time_reason'))}")
+
+
+def pairs_too_large(round_):
     started = time.monotonic()
     _, code, stderr = round_.run("step01", "--seqlen", 131072, "--heads", 16)
     round_.line("step01 N=131072 H16", code == 4 and "2199023255552" in stderr and time.monotonic() - started < 5, f"exit {code} after {time.monotonic() - started:.1f} s: {stderr.strip()}")
@@ -93,14 +98,36 @@ def special(round_):
     round_.line("step01 2^31 elements of S", code == 0, f"exit {code}, worst {worst(run) if run else None}")
     run, code, _ = round_.run("step05", "--seqlen", 1024, "--heads", 2, "--head-dim", 128, "--causal", "--init", "randn:3", "--repeat", 30)
     round_.line("step05 30 repeats", code == 0, f"exit {code}: every gradient bitwise equal" if code == 0 else f"exit {code}")
-    for step in STEPS:
-        for flags in (["--batch", 4096, "--heads", 16, "--seqlen", 16, "--head-dim", 32, "--check", "sample:64"], ["--seqlen", 2048, "--heads", 32, "--check", "sample:64"],
-                      ["--seqlen-q", 2048, "--seqlen-k", 1024, "--heads", 2, "--causal"], ["--seqlen-q", 1001, "--seqlen-k", 503, "--heads", 2], ["--seqlen", 130, "--heads", 2, "--head-dim", 256],
-                      ["--seqlen", 130, "--heads", 2, "--head-dim", 63, "--causal"], ["--seqlen", 1, "--heads", 1, "--init", "const:133120"], ["--seqlen", 77, "--heads", 2, "--causal", "--repeat", 50]):
-            _, code, stderr = round_.run(step, *flags, *([] if "--repeat" in flags else ["--repeat", 2]))
-            if code != 0:
-                round_.line(f"{step} {' '.join(map(str, flags))}", False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
-    round_.line("grids, edges, wide heads", not any("--" in name for name in round_.failures), "B*H = 65536, rows without a key, d 63 and 256, huge equal scores, 50 repeats: every step")
+
+
+EDGES = (["--batch", 4096, "--heads", 16, "--seqlen", 16, "--head-dim", 32, "--check", "sample:64"], ["--seqlen", 2048, "--heads", 32, "--check", "sample:64"],
+         ["--seqlen-q", 2048, "--seqlen-k", 1024, "--heads", 2, "--causal"], ["--seqlen-q", 1001, "--seqlen-k", 503, "--heads", 2], ["--seqlen", 130, "--heads", 2, "--head-dim", 256],
+         ["--seqlen", 130, "--heads", 2, "--head-dim", 63, "--causal"], ["--seqlen", 1, "--heads", 1, "--init", "const:133120"], ["--seqlen", 77, "--heads", 2, "--causal", "--repeat", 50])
+
+
+def edges(round_):
+    bad = []
+    for step, flags in itertools.product(STEPS, EDGES):
+        _, code, stderr = round_.run(step, *flags, *([] if "--repeat" in flags else ["--repeat", 2]))
+        if code != 0:
+            bad.append(f"{step} {' '.join(map(str, flags))}: exit {code} {stderr.strip().splitlines()[-1:]}")
+    round_.line("edges", not bad, "; ".join(bad) or "B*H = 65536, rows without a key, d 63 and 256, huge equal scores, 50 repeats: every step")
+
+
+def special(round_):
+    """What needs a large GPU, and the shapes at the edges."""
+    tasks = [lambda: standard_backward_too_large(round_), lambda: long_sequence(round_, "step04", 16, False), lambda: long_sequence(round_, "step05", 2, False),
+             lambda: long_sequence(round_, "step04", 2, True), lambda: long_sequence(round_, "step05", 2, True), lambda: pairs_too_large(round_), lambda: edges(round_)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda task: task(), tasks))
+
+
+def roofline(round_):
+    """step00 first: the other steps' predictions come from what it measures."""
+    code, stdout, stderr, seconds = call([round_.folder / "step00", "--json", "-"])
+    (round_.out / "step00.json").write_text(stdout)
+    (round_.out / "step00.log").write_text(stderr)
+    round_.line("step00", code == 0, f"exit {code} after {seconds:.0f} s")
 
 
 def sanitizer(round_):
@@ -269,7 +296,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--only", help="comma-separated parts: tests, exactness, special, sanitizer, counters, speed, traffic")
+    parser.add_argument("--only", help="comma-separated parts: roofline, speed, tests, exactness, special, sanitizer, counters, traffic")
     options = parser.parse_args()
     round_ = Round(options.folder, options.out)
 
@@ -279,10 +306,12 @@ def main():
         print(f"        {part.__name__} took {time.monotonic() - started:.0f} s", flush=True)
 
     chosen = lambda parts: [part for part in parts if not options.only or part.__name__ in options.only.split(",")]
-    # Right or wrong does not depend on what else the GPU is doing; times and counters do, so they come afterwards, alone.
+    # Times and counters need the GPU alone; right or wrong does not depend on what else it is doing.
+    for part in chosen((roofline, speed)):
+        run_part(part)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(run_part, chosen((tests, special, exactness, sanitizer))))
-    for part in chosen((speed, counters, traffic)):
+    for part in chosen((counters, traffic)):
         run_part(part)
     print()
     for name, state, text in round_.lines:
