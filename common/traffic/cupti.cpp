@@ -48,12 +48,13 @@ CUcontext context_to_profile(const Cupti& cupti) {
 /// The part of the profiler that needs no GPU: it knows the chip's metrics, plans the passes, and turns counts into values.
 class Host {
  public:
-  /// `availability` is the GPU's own word on its counters; empty for a chip that is not at hand.
-  Host(const Cupti& cupti, const std::string& chip, const std::vector<uint8_t>& availability) : cupti_(cupti) {
+  /// `availability` is the GPU's own word on its counters; empty for a chip that is not at hand. The profiler keeps its address,
+  /// so it lives as long as the profiler's host object.
+  Host(const Cupti& cupti, const std::string& chip, std::vector<uint8_t> availability) : cupti_(cupti), availability_(std::move(availability)) {
     CUpti_Profiler_Host_Initialize_Params params{CUpti_Profiler_Host_Initialize_Params_STRUCT_SIZE};
     params.profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER;
     params.pChipName = chip.c_str();
-    params.pCounterAvailabilityImage = availability.empty() ? nullptr : availability.data();
+    params.pCounterAvailabilityImage = availability_.empty() ? nullptr : availability_.data();
     ATTN_CUPTI_CALL(cupti_, cuptiProfilerHostInitialize, params);
     host_ = params.pHostObject;
     for (int counter = 0; counter < kCounters; ++counter) choose_metric(counter);
@@ -132,6 +133,7 @@ class Host {
   }
 
   const Cupti& cupti_;
+  const std::vector<uint8_t> availability_;
   CUpti_Profiler_Host_Object* host_ = nullptr;
   std::array<const Metric*, kCounters> metrics_{};
   std::vector<const char*> names_;

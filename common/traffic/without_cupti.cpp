@@ -1,11 +1,11 @@
-// A build without CUPTI's headers: it runs all the same, and says why it cannot measure.
+// A build without CUPTI: it runs all the same, and says why it cannot measure.
 #include "common/traffic/cupti.h"
 
 namespace attention {
 
 namespace {
 CountersUnavailable not_built() {
-  return {"this program was built without CUPTI", "install the CUDA Toolkit 12.6 or newer with CUPTI (its cupti_range_profiler.h), and build again"};
+  return {"this program was built without CUPTI", "configure with -DATTN_CUPTI=ON (it needs the CUDA Toolkit 12.6 or newer with its cupti_range_profiler.h), and build again"};
 }
 }  // namespace
 
