@@ -12,7 +12,13 @@ CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || ec
 CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
 
 .PHONY: demo steps test clean yardstick $(STEPS)
-demo: steps
+# Step by step, so that the first result is there after the first build; the table runs them all once more.
+demo: $(BUILD)/CMakeCache.txt
+	@set -e; for step in $(STEPS); do \
+	  $(CMAKE) --build $(BUILD) -j $(JOBS) --target $$step; \
+	  ln -sf $(BUILD)/$$step $$step; \
+	  [ $$step = step00 ] || ./$$step $(RUN_FLAGS) | grep -E '^(step|exact)' || true; \
+	done
 	@python3 plots/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
 
 steps: $(BUILD)/CMakeCache.txt
