@@ -11,19 +11,17 @@ STEPS := $(sort $(foreach file,$(notdir $(wildcard steps/step[0-9][0-9]_*.cu)),$
 CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || echo cmake)
 CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
 
+.NOTPARALLEL:  # CMake has its own -j
 .PHONY: demo steps test clean yardstick $(STEPS)
 # Step by step, so that the first result is there after the first build; the table runs them all once more.
 demo: $(BUILD)/CMakeCache.txt
 	@set -e; for step in $(STEPS); do \
-	  $(CMAKE) --build $(BUILD) -j $(JOBS) --target $$step; \
-	  ln -sf $(BUILD)/$$step $$step; \
+	  $(MAKE) $$step; \
 	  [ $$step = step00 ] || ./$$step $(RUN_FLAGS) | grep -E '^(step|exact)' || true; \
 	done
 	@python3 plots/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
 
-steps: $(BUILD)/CMakeCache.txt
-	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS)
-	@for step in $(STEPS); do ln -sf $(BUILD)/$$step $$step; done
+steps: $(STEPS)
 
 yardstick $(STEPS): $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@

@@ -32,7 +32,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
   auto& sram = dynamic_sram<Sram<T>>();
   const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
   const int64_t head = blockIdx.x / query_tiles, q0 = (query_tiles - 1 - blockIdx.x % query_tiles) * T::kBr;  // causal: the longest first
-  const int keys_end = mask.keys_end(q0 + T::kBr);
+  const int64_t keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
 
@@ -41,7 +41,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
   float m[Scores::kRows], l[Scores::kRows];
   ATTN_UNROLL for (int i = 0; i < Scores::kRows; ++i) m[i] = -INFINITY, l[i] = 0;
 
-  for (int k0 = 0; k0 < keys_end; k0 += T::kBc) {
+  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last tiles
     load_tile<T::kThreads>(sram.k, K.head(head), k0);
     load_tile<T::kThreads>(sram.v, V.head(head), k0);

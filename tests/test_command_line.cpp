@@ -12,27 +12,13 @@
 
 #include "common/harness/npy.h"
 #include "tests/catch.h"
+#include "tests/folder.h"
+
+using namespace attention;
 
 namespace {
 
 using Json = nlohmann::json;
-
-std::string slurp(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
-/// A folder of its own, removed at the end of the test.
-struct Folder {
-  std::string path;
-  Folder() {
-    static int count = 0;
-    path = (std::filesystem::temp_directory_path() / ("attention_test_" + std::to_string(getpid()) + "_" + std::to_string(count++))).string();
-    std::filesystem::create_directories(path);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
 
 struct Outcome {
   int code = -1;

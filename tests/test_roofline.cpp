@@ -17,6 +17,7 @@
 #include "common/roofline/preflight.h"
 #include "common/roofline/prediction.h"
 #include "tests/catch.h"
+#include "tests/folder.h"
 
 using namespace attention;
 
@@ -59,17 +60,7 @@ Problem problem(int64_t heads, int64_t n, int head_dim) {
   return p;
 }
 
-/// A folder of its own and one variable of the environment that is put back at the end of the test.
-struct Folder {
-  std::string path;
-  Folder() {
-    static int count = 0;
-    path = (std::filesystem::temp_directory_path() / ("attention_roofline_" + std::to_string(getpid()) + "_" + std::to_string(count++))).string();
-    std::filesystem::create_directories(path);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
-
+/// One variable of the environment, put back at the end of the test.
 struct Environment {
   std::string name;
   std::optional<std::string> old;
@@ -85,12 +76,6 @@ struct Environment {
 };
 
 void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-
-std::string slurp(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 struct Outcome {
   int code;

@@ -4,7 +4,7 @@
 #include <new>
 #include <string>
 
-#include "common/harness/error.h"
+#include "common/harness/exit_code.h"
 #include "common/harness/json.h"
 #include "common/harness/options.h"
 #include "common/harness/report.h"
@@ -59,16 +59,11 @@ int run_main(int argc, char** argv) {
 }  // namespace attention
 
 int main(int argc, char** argv) {
-  try {
-    return attention::run_main(argc, argv);
-  } catch (const attention::ExitError& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.code;
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "out of host memory: choose a smaller --seqlen, --heads or --batch\n");
-    return 4;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 4;
-  }
+  return attention::exit_code_of([&] {
+    try {
+      return attention::run_main(argc, argv);
+    } catch (const std::bad_alloc&) {
+      throw attention::DeviceFailure("out of host memory: choose a smaller --seqlen, --heads or --batch");
+    }
+  });
 }

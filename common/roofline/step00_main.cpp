@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include "common/harness/error.h"
+#include "common/harness/exit_code.h"
 #include "common/harness/json.h"
 #include "common/harness/progress.h"
 #include "common/roofline/measure.h"
@@ -113,14 +113,4 @@ int run_main(int argc, char** argv) {
 
 }  // namespace attention
 
-int main(int argc, char** argv) {
-  try {
-    return attention::run_main(argc, argv);
-  } catch (const attention::ExitError& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.code;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 4;
-  }
-}
+int main(int argc, char** argv) { return attention::exit_code_of([&] { return attention::run_main(argc, argv); }); }
