@@ -87,12 +87,14 @@ inline void forward(const Problem& p, const Tensors& t) {
   launch_values("values", p, Source{P, "P"}, Source{t.v, "V"}, Target{t.o, "O"});
 }
 
-inline std::vector<KernelCost> cost(const Problem& p) {
+inline KernelCost softmax_cost(const Problem& p) {
   int64_t reads = 1;
   with_row_capacity<SoftmaxSram>(p, [&](auto capacity) { reads = capacity() > 0 ? 1 : 3; });
-  return {scores_cost("scores", p, "Q", "K", "S"),
-          KernelCost("softmax", p).loads("S", reads * p.S(), reads * p.S()).stores("P", p.S(), p.S()).stores("LSE", p.L(), p.L()),
-          values_cost("values", p, "P", "V", "O")};
+  return KernelCost("softmax", p).loads("S", reads * p.S(), reads * p.S()).stores("P", p.S(), p.S()).stores("LSE", p.L(), p.L());
+}
+
+inline std::vector<KernelCost> cost(const Problem& p) {
+  return {scores_cost("scores", p, "Q", "K", "S"), softmax_cost(p), values_cost("values", p, "P", "V", "O")};
 }
 
 inline Step step() {

@@ -281,22 +281,31 @@ def speed(round_):
             round_.line(f"{step} N={n - 1}, {name}", ratio <= 1.1, f"{ratio:.3f} of the time of N={n}")
 
 
-def tests(round_):
-    """All of ctest."""
-    code, stdout, stderr, _ = call(["ctest", "--test-dir", round_.folder, "-j", 6, "--output-on-failure"], 500)
-    (round_.out / "ctest.log").write_text(stdout + stderr)
+def ctest(round_, name, *flags):
+    code, stdout, stderr, _ = call(["ctest", "--test-dir", round_.folder, *flags, "--output-on-failure"], 500)
+    (round_.out / f"{name}.log").write_text(stdout + stderr)
     lines = stdout.splitlines()
-    round_.line("ctest", code == 0, next((line for line in lines if "tests passed" in line), "no summary"))
+    round_.line(name, code == 0, next((line for line in lines if "tests passed" in line), "no summary"))
     for line in lines:
         if any(word in line for word in ("***", "FAILED", "Skipped")):
             print("   ", line)
+
+
+def tests_alone(round_):
+    """The tests that measure the GPU."""
+    ctest(round_, "ctest, alone on the GPU", "-L", "alone")
+
+
+def tests(round_):
+    """All other tests."""
+    ctest(round_, "ctest", "-j", 6, "-LE", "alone")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--only", help="comma-separated parts: roofline, speed, tests, exactness, special, sanitizer, counters, traffic")
+    parser.add_argument("--only", help="comma-separated parts: roofline, speed, tests_alone, tests, exactness, special, sanitizer, counters, traffic")
     options = parser.parse_args()
     round_ = Round(options.folder, options.out)
 
@@ -307,7 +316,7 @@ def main():
 
     chosen = lambda parts: [part for part in parts if not options.only or part.__name__ in options.only.split(",")]
     # Times and counters need the GPU alone; right or wrong does not depend on what else it is doing.
-    for part in chosen((roofline, speed)):
+    for part in chosen((roofline, tests_alone, speed)):
         run_part(part)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(run_part, chosen((tests, special, exactness, sanitizer))))

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "common/harness/npy.h"
+#include "common/harness/trace.h"
 #include "tests/catch.h"
 #include "tests/folder.h"
 
@@ -213,6 +214,16 @@ TEST_CASE("--trace-row ends with the kernel's own LSE") {
   CHECK(outcome.code == 0);
   CHECK(outcome.out.find("replayed on the host") != std::string::npos);
   CHECK(outcome.out.find("1.38629") != std::string::npos);  // ln 4: four visible keys of equal score
+}
+
+TEST_CASE("a trace of a step whose library chooses the tiles takes 64 keys at a time") {
+  Problem p;
+  p.seqlen_q = p.seqlen_k = 100;
+  p.head_dim = 1;
+  const std::vector<float> ones(100, 1.0f);
+  const std::string text = trace_row(p, HostInputs{ones, ones, ones, {}}, 70, 0);
+  CHECK(text.find("0..63") != std::string::npos);
+  CHECK(text.find("64..99") != std::string::npos);
 }
 
 TEST_CASE("a JSON file is written whole or not at all") {

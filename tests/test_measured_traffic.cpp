@@ -333,7 +333,7 @@ TEST_CASE("the cache regime is told") {
   CHECK(long_rows[0] == "attention: K, V of one head, 67.1 MB, exceed this L2 (60.0 MB): read again from HBM, where the formula counts them once");
 }
 
-TEST_CASE("the counters of this GPU agree with the formulas", "[gpu]") {
+TEST_CASE("the counters of this GPU agree with the formulas", "[gpu][alone]") {
   const auto measured = [](const char* id, std::vector<const char*> flags) {
     flags.insert(flags.end(), {"--device", "gpu", "--check", "none", "--repeat", "1"});
     return run(*find_step(DeviceKind::gpu, id), flags);

@@ -340,7 +340,7 @@ TEST_CASE("the yardstick runs on a GPU only") {
   CHECK(run(kNoGpu, "yardstick --seqlen 0").code == 2);
 }
 
-TEST_CASE("step00 measures this GPU and the steps predict from it", "[gpu]") {
+TEST_CASE("step00 measures this GPU and the steps predict from it", "[gpu][alone]") {
   const Folder folder;
   const std::string place = "ATTN_DEVICE_FIGURES=" + folder.path + "/figures.json";
   CHECK(has(run(place, "step04 --seqlen 256 --repeat 3").out, "predicted n/a (step00 has not measured this GPU: run ./step00 once)"));
@@ -373,6 +373,7 @@ TEST_CASE("the yardstick is right", "[gpu]") {
     CHECK(outcome.code == 0);
     CHECK(has(outcome.out, "at 8 times the steps' tolerance"));
   }
+  CHECK(has(run("", "yardstick --seqlen 100 --heads 1 --repeat 1 --trace-row 70").out, "64..99"));  // no tiles of its own: the trace takes 64 keys
   const Json half = Json::parse(run("", "yardstick --json - --seqlen 512 --heads 2 --dtype fp16 --repeat 3").out);
   CHECK(half["exactness"][0]["relative_l2_bound"].is_null());
   CHECK(half["traffic"]["hbm_measured_bytes"].is_null());

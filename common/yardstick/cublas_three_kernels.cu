@@ -86,11 +86,10 @@ inline void forward(const Problem& p, const Tensors& t) {
 /// What a library's kernel asks for is its own affair; what must cross HBM is known all the same.
 inline std::vector<KernelCost> cost(const Problem& p) {
   const Visits whole = visits_all(p.seqlen_q, p.seqlen_k, 1, 1);
-  const KernelCost softmax = step02::cost(p)[1];
   std::vector<KernelCost> kernels = {KernelCost("scores", p).by_library().loads("Q", 0, p.Xq()).loads("K", 0, p.Xk()).stores("S", 0, p.S()).multiplies(whole)};
   const int64_t hidden = p.S() - visible_pairs(p) * p.heads_total();
   if (p.causal) kernels.push_back(KernelCost("mask", p).stores("S", hidden, hidden));
-  kernels.push_back(softmax);
+  kernels.push_back(step02::softmax_cost(p));
   kernels.push_back(KernelCost("values", p).by_library().loads("P", 0, p.S()).loads("V", 0, p.Xk()).stores("O", 0, p.Xq()).multiplies(whole));
   return kernels;
 }
