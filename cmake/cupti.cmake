@@ -1,14 +1,13 @@
 # CUPTI, for measured traffic (common/traffic/cupti.cpp). Its headers alone: libcupti is opened at run time, so that a program
 # starts where it is missing. Sets ATTN_CUPTI_LEFT_OUT, the sources that are not built: those that read, or the one that says
 # why nothing is read.
-# Off by default: it has not yet run to its end on a GPU (docs/traffic.md says what was seen).
-option(ATTN_CUPTI "Measure traffic with CUPTI where its headers are found" OFF)
+option(ATTN_CUPTI "Measure traffic with CUPTI where its headers are found" ON)
 set(ATTN_CUPTI_LEFT_OUT "traffic/cupti[a-z_]*\\.cpp$")
 if(NOT ATTN_HAVE_CUDA)
   return()
 endif()
 if(NOT ATTN_CUPTI)
-  message(STATUS "CUPTI: off; measured traffic shows n/a (-DATTN_CUPTI=ON reads the hardware counters).")
+  message(STATUS "CUPTI: off; measured traffic shows n/a (ATTN_CUPTI is OFF).")
   return()
 endif()
 find_path(ATTN_CUPTI_INCLUDE cupti_range_profiler.h

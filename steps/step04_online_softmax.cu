@@ -43,8 +43,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
 
   for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last tiles
-    load_tile<T::kThreads>(sram.k, K.head(head), k0);
-    load_tile<T::kThreads>(sram.v, V.head(head), k0);
+    load_tile<T::kThreads>({&sram.k, &sram.v}, {K.head(head), V.head(head)}, k0);
     __syncthreads();  // the tiles are complete
     Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
@@ -58,7 +57,8 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
       const float base = m_new[i] == -INFINITY ? 0 : m_new[i];  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
       const float alpha = exp2_or_zero(scale * (m[i] - base));
-      ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= alpha;
+      if (m_new[i] > m[i])  // alpha is 1 where the maximum stays, in most tiles
+        ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= alpha;
       float sum = 0;
       ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(scale * (s(i, j) - base));
       l[i] = alpha * l[i] + sum;

@@ -61,13 +61,14 @@ struct Fragment {
 };
 
 /// load_tile where rows start anywhere (head_dim or seqlen_k not a multiple of 16 bytes): one element at a time.
-template <int Threads, class E, int Rows, int Cols, class T>
-__device__ __forceinline__ void load_unaligned_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0) {
-  ATTN_UNROLL_4 for (int n = threadIdx.x; n < Rows * Cols; n += Threads) {
-    const int row = n / Cols, col = n % Cols;
-    const bool inside = row0 + row < from.rows && col0 + col < from.cols;
-    to.store(row, col, inside ? from.load(row0 + row, col0 + col) : 0);
-  }
+template <int Threads, int N, class E, int Rows, int Cols, class T>
+__device__ __forceinline__ void load_unaligned_tiles(SramTile<E, Rows, Cols>* const (&to)[N], const Global<T> (&from)[N], int64_t row0, int64_t col0) {
+  ATTN_UNROLL for (int t = 0; t < N; ++t)
+    ATTN_UNROLL_4 for (int n = threadIdx.x; n < Rows * Cols; n += Threads) {
+      const int row = n / Cols, col = n % Cols;
+      const bool inside = row0 + row < from[t].rows && col0 + col < from[t].cols;
+      to[t]->store(row, col, inside ? from[t].load(row0 + row, col0 + col) : 0);
+    }
 }
 
 /// HBM -> SRAM, transposed: element (row0 + r, col0 + c) of `from` lands in (c, r) of the tile.
@@ -82,25 +83,32 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
   }
 }
 
-/// HBM -> SRAM: the tile whose first element is (row0, col0) of `from`. What lies outside of `from` becomes 0, so that a
+/// HBM -> SRAM: of each view, the tile whose first element is (row0, col0). What lies outside of a view becomes 0, so that a
 /// ragged tile needs no special case in any product. Each of the block's Threads stays in its 16 bytes of a row and goes down
-/// the rows, up to eight loads in flight; a __syncthreads must follow before anyone reads the tile.
-template <int Threads, class E, int Rows, int Cols, class T>
-__device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0 = 0) {
+/// the rows, up to eight loads per tile in flight; K's and V's tiles, loaded by one call, are in flight together, and memory is
+/// waited for once. A __syncthreads must follow before anyone reads the tiles.
+template <int Threads, int N, class E, int Rows, int Cols, class T>
+__device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>* const (&to)[N], const Global<T> (&from)[N], int64_t row0, int64_t col0 = 0) {
   constexpr int kVector = Global<T>::kVector, kPerRow = Cols / kVector, kStep = Threads / kPerRow;
   static_assert(Threads % kPerRow == 0 && sizeof(E) == sizeof(T));
   constexpr int kBatch = Rows <= kStep ? 1 : Rows / kStep < 8 ? Rows / kStep : 8;
   constexpr bool kWhole = Rows % (kBatch * kStep) == 0;  // no thread ever steps past the tile
-  if (from.cols % kVector != 0) return load_unaligned_tile<Threads>(to, from, row0, col0);
+  if (from[0].cols % kVector != 0) return load_unaligned_tiles<Threads>(to, from, row0, col0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
-  const Global<T> mine = from.rows_from(row0 + row);
-  const int rows = col0 + col >= from.cols ? 0 : mine.rows < Rows - row ? static_cast<int>(mine.rows) : Rows - row;  // to load, in these columns
+  const int64_t below = from[0].rows - row0 - row;
+  const int rows = col0 + col >= from[0].cols ? 0 : below < Rows - row ? static_cast<int>(below) : Rows - row;  // to load, in these columns
   ATTN_UNROLL for (int r0 = 0; r0 < Rows; r0 += kBatch * kStep) {
-    float4 x[kBatch];
-    ATTN_UNROLL for (int b = 0; b < kBatch; ++b) x[b] = mine.load_vector_if(r0 + b * kStep < rows, r0 + b * kStep, col0 + col);
-    ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep)
-      if (kWhole || r < Rows) *reinterpret_cast<float4*>(to.write(r, col, kVector)) = x[b];
+    float4 x[N][kBatch];
+    ATTN_UNROLL for (int n = 0; n < N; ++n)
+      ATTN_UNROLL for (int b = 0; b < kBatch; ++b) x[n][b] = from[n].rows_from(row0 + row).load_vector_if(r0 + b * kStep < rows, r0 + b * kStep, col0 + col);
+    ATTN_UNROLL for (int n = 0; n < N; ++n)
+      ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep)
+        if (kWhole || r < Rows) *reinterpret_cast<float4*>(to[n]->write(r, col, kVector)) = x[n][b];
   }
+}
+template <int Threads, class E, int Rows, int Cols, class T>
+__device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0 = 0) {
+  load_tile<Threads>({&to}, {from}, row0, col0);
 }
 
 /// Registers -> HBM: the part of the fragment that lies inside of `to`, whose element (row0, col0) is the tile's first.
