@@ -6,6 +6,7 @@ import pathlib
 import select
 import subprocess
 import sys
+import tempfile
 import time
 
 from results import batch_of, heads_of, set_of
@@ -89,8 +90,9 @@ def step_row(run, method, problem):
         failures = "; ".join([f"{check['output']}: {check['reason']}" for check in checks if not check["pass"]] + list(run["failures"]))
         return not_run_row(name, title, True, which, problem, f"its result was wrong: {failures or run['verdict']}", verified=False)
     traffic, timed = method["traffic"], method["time"]
-    row = {"method": name, "title": title, "ours": True, "pass": which, **problem, "tile": run["tile"], "not_run": None, "emulated": timed["emulated"], "verified": True,
+    row = {"method": name, "title": title, "ours": True, "pass": which, **problem, "not_run": None, "emulated": timed["emulated"], "verified": True,
            "verdict": run["verdict"], "time": {key: timed[key] for key in ("median_ms", "p10_ms", "p90_ms", "runs")}}
+    put(row, "tile", run["tile"], run.get("tile_reason"))
     put(row, "predicted_ms", timed["predicted_ms"], timed.get("predicted_ms_reason"))
     put(row, "tflops", timed["tflops"], timed.get("tflops_reason"))
     row["flops"] = {"useful": method["flops"]["useful"], "executed": method["flops"]["executed"]}
@@ -183,12 +185,13 @@ class Torch:
     """torch_rows.py at the other end of two pipes. `versions` is None and `missing` says why where there are no PyTorch rows."""
 
     def __init__(self, command=(sys.executable, str(pathlib.Path(__file__).with_name("torch_rows.py")))):
-        self.command, self.process, self.versions, self.missing = command, None, None, None
+        self.command = command
         first = self._start()
         self.versions, self.missing = first.get("versions"), first.get("missing") or first.get("failed")
 
     def _start(self):
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.log = tempfile.TemporaryFile("w+", errors="replace")
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
         return self._read()
 
     def _read(self):
@@ -197,7 +200,10 @@ class Torch:
         if line:
             return json.loads(line)
         self.close()
-        return {"failed": f"PyTorch's process ended (exit {self.process.returncode})" if ready else f"PyTorch's process gave no answer in {TORCH_SECONDS} s"}
+        if not ready:
+            return {"failed": f"PyTorch's process gave no answer in {TORCH_SECONDS} s"}
+        self.log.seek(0)
+        return {"failed": f"PyTorch's process ended (exit {self.process.returncode}): {(self.log.read().strip().splitlines() or ['no word'])[-1]}"}
 
     def rows(self, problem):
         """All of PyTorch's rows at a problem, those that could not run with their reason."""
@@ -208,7 +214,7 @@ class Torch:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
             answer = self._read()
-        except OSError:
+        except (OSError, ValueError):  # a pipe that is broken, or closed because the process did not start again
             self.close()
             answer = {"failed": "PyTorch's process ended"}
         found = []

@@ -20,12 +20,11 @@ OPENING, CLOSING = re.compile(r"<!-- (?:results|value):"), re.compile(r"<!-- /(?
 # What a marker leaves out: the headline's length, no mask, the forward, the measured sizes.
 DEFAULTS = {"seqlen": 4096, "causal": False, "pass": "forward", "set": "sizes"}
 SELECTORS = ("gpu", "method", "dtype", "batch", "heads", "seqlen", "head_dim", "causal", "pass", "set")
-BOTH = "any"  # a selector's value that selects nothing out
 
 
 def typed(key, value):
     """The word of a marker as the value of a row's key."""
-    if value == BOTH:
+    if value == "any":
         return None
     if key == "causal":
         if value not in ("yes", "no"):
@@ -39,17 +38,17 @@ def typed(key, value):
 
 
 def parse(words, options):
-    """(selectors, options) of a marker's words; options are the names that are no selectors."""
+    """(selectors, options) of a marker's words; `options` are the names that are no selectors. None selects nothing out."""
     try:
         pairs = [word.partition("=") for word in shlex.split(words)]
     except ValueError as error:
         raise ResultsError(str(error)) from error
-    wanted, found, over = dict(DEFAULTS), {}, {}
+    given, found, over = {}, {}, {}
     for key, equals, value in pairs:
         if not equals:
             raise ResultsError(f"{key}: is not key=value")
         if key in SELECTORS:
-            wanted[key] = typed(key, value)
+            given[key] = typed(key, value)
         elif key in options:
             found[key] = value
         elif "over" in options and key.startswith("over.") and key[5:] in SELECTORS:
@@ -58,42 +57,45 @@ def parse(words, options):
             raise ResultsError(f"{key}: unknown (selectors: {', '.join(SELECTORS)}{'; options: ' + ', '.join(options) if options else ''})")
     if over:
         found["over."] = over
-    return {key: value for key, value in wanted.items() if value is not None}, found
+    return given, found
+
+
+def with_defaults(given, leave_out=()):
+    """The selectors of rows(): what a marker gives, and DEFAULTS for what it does not."""
+    defaults = {key: value for key, value in DEFAULTS.items() if key not in leave_out}
+    if (given.get("method") or "").endswith("backward"):
+        defaults["pass"] = "backward"
+    return {key: value for key, value in (defaults | given).items() if value is not None}
 
 
 # ---- the generators: results and a marker's words to Markdown -------------------------------------------------------------
 
 
 def speedup(results, words):
-    return result_tables.speedup_table(results, **parse(words, ())[0])
+    return result_tables.speedup_table(results, **with_defaults(parse(words, ())[0]))
 
 
 def article(results, words):
-    wanted = parse(words, ())[0]
-    wanted.pop("pass")  # it is about the forward
-    return result_tables.article_table(results, **wanted)
+    return result_tables.article_table(results, **with_defaults(parse(words, ())[0]))
 
 
 def times(results, words):
-    wanted, options = parse(words, ("columns", "over"))
+    given, options = parse(words, ("columns", "over"))
     columns = options.get("columns", "gpu").split(",")
     if not set(columns) <= set(SELECTORS):
         raise ResultsError(f"columns={options['columns']}: of {', '.join(SELECTORS)}")
-    for key in columns:
-        if key in DEFAULTS and f"{key}=" not in words:
-            wanted.pop(key, None)  # a column shows all of its values
-    return result_tables.times_table(results, columns, options.get("over"), **wanted)
+    return result_tables.times_table(results, columns, options.get("over"), **with_defaults(given, leave_out=columns))  # a column has all values of its key
 
 
 GENERATORS = {"speedup": speedup, "times": times, "article": article}
 
 
 def value(results, field, words):
-    wanted, options = parse(words, ("over", "per", "fmt", "unit"))
+    given, options = parse(words, ("over", "per", "fmt", "unit"))
     over = options.pop("over.", {})
     if "over" in options:
         over["method"] = options.pop("over")
-    return result_tables.figure(results, field, over=over or None, **options, **wanted)
+    return result_tables.figure(results, field, over=over or None, **options, **with_defaults(given))
 
 
 def generated(results, kind, name, words):

@@ -10,7 +10,7 @@ ORDER = ("step01", "step02", "step03", "step04", "yardstick", "step05 standard b
 OVER = {"forward": (("step02", "over step02"), ("yardstick", "over cuBLAS"), ("eager", "over eager"), ("step01", "over step01")),
         "backward": (("step05 standard backward", "over standard"), ("eager", "over eager"))}
 NOTHING = "n/a: not measured (`make table` measures it)"
-SIZES_OF_ELEMENTS = {"fp32": 4, "fp16": 2, "bf16": 2}
+BYTES_PER_ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 # ---- cells --------------------------------------------------------------------------------------------------------------------
@@ -80,18 +80,18 @@ def times_table(results, columns, over=None, **wanted):
     found = rows(results, **wanted)
     if not found:
         return None
-    heads = sorted({tuple(row[key] for key in columns) for row in found}, key=lambda head: tuple((str(type(x)), x) if key != "dtype" else ("", ("fp32", "fp16", "bf16").index(x)) for key, x in zip(columns, head)))
-    names = list(dict.fromkeys((row["pass"] == "backward", place(row), row["method"], row["pass"]) for row in sorted(found, key=lambda row: (row["pass"] == "backward", place(row)))))
-    several = len({which for *_, which in names}) > 1
+    in_order = lambda head: [list(BYTES_PER_ELEMENT).index(value) if key == "dtype" else value for key, value in zip(columns, head)]
+    heads = sorted({tuple(row[key] for key in columns) for row in found}, key=in_order)
+    samples = {(row["method"], row["pass"]): row for row in sorted(found, key=lambda row: (row["pass"] == "backward", place(row)))}
+    several = len({which for _, which in samples}) > 1
     lines = [["ms", *(" ".join(heading(key, value) for key, value in zip(columns, head)) for head in heads)]]
-    for _, _, method, which in names:
+    for (method, which), sample in samples.items():
         line = []
         for head in heads:
             fitting = [row for row in found if (row["method"], row["pass"]) == (method, which) and tuple(row[key] for key in columns) == head]
             if len(fitting) > 1:
                 raise ResultsError(f"times: several rows fit {method} {which} at {' '.join(map(str, head))}; more selectors or columns choose one")
             line.append(times_cell(results, fitting[0] if fitting else None, over))
-        sample = next(row for row in found if (row["method"], row["pass"]) == (method, which))
         lines.append([label(sample) + (f" {which}" if several and which not in label(sample) else ""), *line])
     return lines
 
@@ -121,7 +121,7 @@ def article_table(results, **wanted):
     """The article's four lines, naive against flash: kernels, where the N x N matrix lies, memory against N, exactness. From the rows of
     one configuration, and from the scaling set for the exponent."""
     methods = ("step02", "eager", "step04", "SDPA flash")
-    found = {method: one_row(results, method=method, **{"pass": "forward", **wanted}) for method in methods}
+    found = {method: one_row(results, method=method, **wanted) for method in methods}
     found = {method: row for method, row in found.items() if row is not None and row["not_run"] is None}
     if not found:
         return None
@@ -129,18 +129,18 @@ def article_table(results, **wanted):
     lines.append(["kernels", *("n/a" if row["kernel_count"] is None else str(row["kernel_count"]) for row in found.values())])
     lines.append(["N × N matrix", *(matrix_place(row) for row in found.values())])
     lines.append(["memory beyond Q, K, V, O", *(f"{size(row['extra_bytes'])}, {growth(results, row)}" for row in found.values())])
-    lines.append(["exactness (relative L2 against float64)", *(error(row) + (f", {row['verdict'].split(',')[0].split(' ')[0]}" if row["verdict"] else "") for row in found.values())])
+    lines.append(["exactness (relative L2 against float64)", *(error(row) + (", PASS" if row["verified"] else "") for row in found.values())])
     return lines
 
 
 def matrix_place(row):
     """Told by the memory that the run asked for: an N x N matrix either fits into it or does not exist as a whole."""
-    matrix = row["batch"] * row["heads"] * row["seqlen"] ** 2 * SIZES_OF_ELEMENTS[row["dtype"]]
+    matrix = row["batch"] * row["heads"] * row["seqlen"] ** 2 * BYTES_PER_ELEMENT[row["dtype"]]
     held = row["extra_bytes"] / matrix
     if held < 1:
         return f"never whole: the extra memory is {held:.2%} of one"
     moved = row["by_tensor"] and sum(row["by_tensor"].get(tensor, 0) for tensor in ("S", "P"))
-    return f"in HBM: room for {held:.1f}" + (f", {bytes_text(moved)} moved" if moved else "")
+    return f"in HBM: {held:.1f} of them per head" + (f", {bytes_text(moved)} moved" if moved else "")
 
 
 def growth(results, row):

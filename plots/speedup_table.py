@@ -87,10 +87,10 @@ def begin(path, options, figures, torch):
         result["commit_reason"] = "built outside of a git repository"
     if path.is_file():
         old = read(path)
-        if (old["gpu"], old["commit"]) == (result["gpu"], commit):
+        if all(old[key] == result[key] for key in ("gpu", "commit", "versions")):
             result["rows"], result["sweeps"] = old["rows"], old["sweeps"]
         else:
-            print(f"{path}: {len(old['rows'])} rows of {old['gpu']}, commit {old['commit']}, are replaced")
+            print(f"{path}: {len(old['rows'])} rows of {old['gpu']}, commit {old['commit']}, of another commit or other versions than this run's, are replaced")
     return result
 
 
