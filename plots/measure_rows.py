@@ -162,20 +162,28 @@ def expected_methods(program):
     return [(f"{program} {name}", "backward") for name in BACKWARD] if program == "step05" else [(program, "forward")]
 
 
-def program_rows(folder, program, problem, extra_flags):
-    """The rows of one executable at one problem."""
+def program_rows(folder, program, problem, device_flags, counters="off"):
+    """The rows of one executable at one problem; `counters` is --traffic's value."""
     path = pathlib.Path(folder, program).resolve()
     if not path.is_file():
         missing = "not built: CMake found no cuBLAS" if program == "yardstick" else "not built"
         return [not_run_row(name, program, True, which, problem, missing) for name, which in expected_methods(program)]
-    code, stdout, line = call([path, "--json", "-", *flags_of(problem), *extra_flags])
+    code, stdout, line = call([path, "--json", "-", *flags_of(problem), *device_flags, "--traffic", counters])
+    lost_with_counters = code < 0 and counters != "off"  # a signal: the profiler's libraries run inside of the program
+    if lost_with_counters:
+        signal = -code
+        code, stdout, line = call([path, "--json", "-", *flags_of(problem), *device_flags, "--traffic", "off"])
     if code == 2:
         raise CannotRun(2, line)
     if not stdout.strip().startswith("{"):
         return [not_run_row(name, program, True, which, problem, line or f"exit {code}", False if code == 1 else None) for name, which in expected_methods(program)]
     run = json.loads(stdout)
     wanted = expected_methods(program)
-    return [row for row in (step_row(run, method, problem) for method in run["methods"]) if (row["method"], row["pass"]) in wanted]
+    rows = [row for row in (step_row(run, method, problem) for method in run["methods"]) if (row["method"], row["pass"]) in wanted]
+    if lost_with_counters:
+        for row in (row for row in rows if row["not_run"] is None):
+            row["hbm_measured_bytes_reason"] = f"the run with counters was ended by signal {signal}; this one had none"
+    return rows
 
 
 # ---- PyTorch ------------------------------------------------------------------------------------------------------------------
@@ -243,7 +251,7 @@ def measure_problem(folder, problem, torch):
     began, rows = time.monotonic(), []
     counters = "auto" if problem["seqlen"] == HEADLINE and set_of(problem) == "sizes" else "off"  # the counters take several passes
     for program in programs_of(problem):
-        rows += program_rows(folder, program, problem, ["--device", "gpu", "--check", "sample:64", "--traffic", counters])
+        rows += program_rows(folder, program, problem, ["--device", "gpu", "--check", "sample:64"], counters)
     if torch.versions:
         rows += torch.rows(problem)
     return rows, time.monotonic() - began

@@ -5,7 +5,7 @@
     <!-- /results -->
     step04 takes <!-- value:time.median_ms gpu=nvidia-h200 method=step04 dtype=fp16 head_dim=64 fmt=.2f unit=ms -->n/a<!-- /value -->
 
-docs/results/README.md describes the words of a marker. Markers inside code (fences, backticks) are text about markers and stay.
+docs/results/README.md describes the words of a marker. Markers inside code (fences, backticks, four spaces) are text about markers and stay.
 """
 import pathlib
 import re
@@ -15,7 +15,7 @@ import result_tables
 from results import ResultsError
 
 MARKER = re.compile(r"<!-- (results|value):(\S+)(.*?) ?-->(.*?)<!-- /\1 -->", re.DOTALL)
-CODE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|(?<!`)(`+)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|^(?:    |\t)[^\n]*$|(?<!`)(`+)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
 OPENING, CLOSING = re.compile(r"<!-- (?:results|value):"), re.compile(r"<!-- /(?:results|value) -->")
 # What a marker leaves out: the headline's length, no mask, the forward, the measured sizes.
 DEFAULTS = {"seqlen": 4096, "causal": False, "pass": "forward", "set": "sizes"}

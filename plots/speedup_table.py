@@ -134,7 +134,8 @@ def run(options):
     print()
     print_tables(load([path]))
     if options.out is None:
-        result_markers.renew(REPOSITORY, load(sorted(RESULTS.glob("*.json"))), write=True)
+        changes = result_markers.renew(REPOSITORY, load(sorted(RESULTS.glob("*.json"))), write=True)
+        print(f"\ndocuments: {len(changes)} lines between markers rewritten")
     print(f"\nresults: {path}")
     return 0 if right else 1
 

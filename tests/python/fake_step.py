@@ -1,8 +1,8 @@
 """Stands for a step's executable in test_speedup_table.py: prints a GPU's --json with figures that follow from the flags alone, so that
 the runner is tested without a GPU. A wrapper script gives its name first: fake_step.py step04 --json - --dtype fp16 ...
 
-Each call is noted in FAKE_STEP_LOG. FAKE_STEP_WRONG names a step whose result is wrong, FAKE_STEP_TOO_LARGE the seqlen from which
-step01 and step02 do not fit."""
+Each call is noted in FAKE_STEP_LOG. FAKE_STEP_WRONG names a step whose result is wrong, FAKE_STEP_CRASH one
+that the counters end, FAKE_STEP_TOO_LARGE the seqlen from which step01 and step02 do not fit."""
 import argparse
 import json
 import os
@@ -49,6 +49,8 @@ def main():
         print("a line before it", file=sys.stderr)
         print(f"{NAME}: S and P need 9 bytes, 8 are free; step03 needs none of them", file=sys.stderr)
         sys.exit(4)
+    if os.environ.get("FAKE_STEP_CRASH") == NAME and options.traffic != "off":
+        os.abort()
     wrong = os.environ.get("FAKE_STEP_WRONG") == NAME
     print(json.dumps({"step": NAME, "title": f"title of {NAME}", **({"tile": None, "tile_reason": "a library's"} if NAME == "yardstick" else {"tile": "128x64"}), "verdict": "FAIL" if wrong else "PASS", "failures": [],
                       "methods": [method(*names, options, wrong) for names in METHODS.get(NAME, ((NAME, False),))]}))

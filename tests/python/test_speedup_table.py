@@ -187,6 +187,8 @@ Text: <!-- value:time.median_ms gpu=nvidia-made-up-1 method=step04 fmt=.2f unit=
 ```
 <!-- value:time.median_ms is code -->x<!-- /value -->
 ```
+    <!-- results:pie is code -->x<!-- /results -->
+
 `<!-- value:tflops is code -->x<!-- /value -->`, and `<!-- /results -->`.
 <!-- results:times gpu=nvidia-none columns=seqlen -->
 <!-- /results -->
@@ -298,7 +300,7 @@ class Runner(InFolder):
         self.build = self.folder / "build"
         self.build.mkdir()
         for name in ("step00", *measure_rows.PROGRAMS):
-            path = self.write(f"build/{name}", f'#!/bin/sh\nexec "{sys.executable}" "{FAKE_STEP}" {name} "$@"\n')
+            path = self.write(f"build/{name}", f'#!/bin/sh\nexec "{sys.executable}" -ES "{FAKE_STEP}" {name} "$@"\n')
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
         self.log, self.out = self.folder / "log", self.folder / "out.json"
         real = measure_rows.Torch
@@ -355,6 +357,12 @@ class Runner(InFolder):
         self.assertEqual(rows["step01"]["not_run"], "step01: S and P need 9 bytes, 8 are free; step03 needs none of them")
         self.assertEqual(rows["yardstick"]["not_run"], "not built: CMake found no cuBLAS")
         self.assertRegex(out, r"yardstick +n/a: not built")
+
+    def test_counters_that_end_a_program(self):
+        self.run_table("--dtype", "fp16", "--head-dim", "64", "--no-causal", FAKE_STEP_CRASH="step04")
+        reasons = {row["method"]: row.get("hbm_measured_bytes_reason") for row in self.rows() if row["ours"]}
+        self.assertEqual((reasons["step04"], reasons["step03"]), ("the run with counters was ended by signal 6; this one had none", None))
+        self.assertIsNone(next(row for row in self.rows() if row["method"] == "step04")["not_run"])
 
     def test_a_wrong_result_is_no_figure(self):
         code, out, _ = self.run_table("--dtype", "fp16", "--head-dim", "64", "--no-causal", FAKE_STEP_WRONG="step03")
