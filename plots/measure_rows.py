@@ -3,6 +3,7 @@ configuration after the other, so that each ratio is of runs that lie seconds ap
 """
 import json
 import pathlib
+import re
 import select
 import subprocess
 import sys
@@ -114,7 +115,8 @@ def torch_row(measured, which, problem):
     """The row of one method of compare_pytorch.run_pass()."""
     name, title = measured["method"], f"PyTorch {measured['method']}"
     if measured["not_run"]:
-        return not_run_row(name, title, False, which, problem, measured["not_run"])
+        shortage = re.match(r"CUDA out of memory\. Tried to allocate [\d.]+ \w+", measured["not_run"])  # what follows tells of processes
+        return not_run_row(name, title, False, which, problem, shortage.group() if shortage else measured["not_run"])
     row = not_run_row(name, title, False, which, problem, None)
     row["time"] = {key: measured["time"][key] for key in ("median_ms", "p10_ms", "p90_ms", "runs")}
     row["tflops"], row["extra_bytes"] = measured["tflops"], measured["extra_bytes"]

@@ -49,7 +49,7 @@ def error(row):
     return "n/a" if value is None else f"{value:.1e}"
 
 
-# ---- tables: lists of rows of cells, the heading first ------------------------------------------------------------------------
+# ---- tables: lists of lines of cells, the heading first. A line of two cells is a row that did not run, a line of one cell a note. ----
 
 
 def speedup_table(results, **wanted):
@@ -84,7 +84,7 @@ def times_table(results, columns, over=None, **wanted):
     heads = sorted({tuple(row[key] for key in columns) for row in found}, key=in_order)
     samples = {(row["method"], row["pass"]): row for row in sorted(found, key=lambda row: (row["pass"] == "backward", place(row)))}
     several = len({which for _, which in samples}) > 1
-    lines = [["ms", *(" ".join(heading(key, value) for key, value in zip(columns, head)) for head in heads)]]
+    lines = [["ms", *(column_heading(columns, dict(zip(columns, head))) for head in heads)]]
     for (method, which), sample in samples.items():
         line = []
         for head in heads:
@@ -93,12 +93,19 @@ def times_table(results, columns, over=None, **wanted):
                 raise ResultsError(f"times: several rows fit {method} {which} at {' '.join(map(str, head))}; more selectors or columns choose one")
             line.append(times_cell(results, fitting[0] if fitting else None, over))
         lines.append([label(sample) + (f" {which}" if several and which not in label(sample) else ""), *line])
-    return lines
+    why = {}
+    for row in found:
+        if row["not_run"] is not None:
+            why.setdefault((row["method"], row["pass"], row["not_run"]), []).append(column_heading(columns, row))
+    order = list(samples)
+    return lines + [[f"{label(samples[method, which])} {'' if which in method else which + ' '}({', '.join(places)}): {reason}"]
+                    for (method, which, reason), places in sorted(why.items(), key=lambda entry: order.index(entry[0][:2]))]
 
 
-def heading(key, value):
-    named = {"seqlen": f"N {value}", "head_dim": f"d {value}", "batch": f"B {value}", "heads": f"H {value}", "causal": "causal" if value else "not causal"}
-    return named.get(key, str(value))
+def column_heading(columns, row):
+    """"fp16 d 64"."""
+    letter = {"seqlen": "N ", "head_dim": "d ", "batch": "B ", "heads": "H "}
+    return " ".join(("causal" if row[key] else "not causal") if key == "causal" else letter.get(key, "") + str(row[key]) for key in columns)
 
 
 def times_cell(results, row, over):
@@ -153,18 +160,21 @@ def growth(results, row):
 
 
 def text(lines):
-    """Lines of a terminal's table; the last cell of a short line (a reason) runs on."""
-    full = [line for line in lines if len(line) == len(lines[0])]
-    widths = [max(len(line[column]) for line in (lines if column == 0 else full)) for column in range(len(lines[0]))]
+    """Lines of a terminal's table; the last cell of a short line runs on."""
+    widths = [max(len(line[column]) for line in lines if len(line) == len(lines[0]) or column < len(line) - 1) for column in range(len(lines[0]))]
     for line in lines:
         yield "  ".join(cell if len(line) < len(lines[0]) and n == len(line) - 1 else cell.ljust(width) if n == 0 else cell.rjust(width)
                         for n, (cell, width) in enumerate(zip(line, widths))).rstrip()
 
 
 def markdown(lines):
-    whole = [line + [""] * (len(lines[0]) - len(line)) for line in lines]
+    """A table, and under it as a list why rows did not run."""
+    columns = len(lines[0])
+    body = [line if len(line) == columns else [line[0]] + ["n/a"] * (columns - 1) for line in lines if len(line) > 1]
+    notes = [line[0] if len(line) == 1 else f"{line[0]}: {line[1].removeprefix('n/a: ')}" for line in lines if len(line) < columns]
     bar = lambda line: "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-    return "\n".join([bar(whole[0]), "|" + "---|" + "---:|" * (len(whole[0]) - 1), *map(bar, whole[1:])])
+    table = "\n".join([bar(body[0]), "|" + "---|" + "---:|" * (columns - 1), *map(bar, body[1:])])
+    return table + ("\n\nn/a:\n\n" + "\n".join(f"- {note}" for note in notes) if notes else "")
 
 
 # ---- a single figure --------------------------------------------------------------------------------------------------------

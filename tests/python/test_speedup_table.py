@@ -109,7 +109,8 @@ class Tables(InFolder):
         self.assertEqual(lines[3], ["step03 title", "n/a: no room"])
         self.assertEqual(lines[4], ["step04 title", "10", "4.00x", "2.50x", "5.00x", "111", "22.0 MB", "33.0 MB", "44.0 MB (N)", "5.5e-05", "2", "80.00x"])
         self.assertEqual(lines[5][7], "n/a")
-        self.assertIn("| step03 title | n/a: no room |  |", result_tables.markdown(lines))
+        self.assertIn("| step03 title | n/a | n/a |", result_tables.markdown(lines))
+        self.assertTrue(result_tables.markdown(lines).endswith(" |\n\nn/a:\n\n- step03 title: no room"))
         self.assertTrue(next(line for line in result_tables.text(lines) if line.startswith("step03")).endswith("n/a: no room"))
 
     def test_over_step01_never_alone(self):
@@ -127,6 +128,13 @@ class Tables(InFolder):
     def test_a_column_per_gpu(self):
         loaded = self.load(made_up_file(made_up_row("step02", 8.0), made_up_row("step04", 2.0)), made_up_file(made_up_row("step02", 9.0), gpu="NVIDIA Other"))
         self.assertEqual(result_tables.times_table(loaded, ["gpu"], "step02"), [["ms", "nvidia-made-up-1", "nvidia-other"], ["step02 title", "8", "9"], ["step04 title", "2 (4.00x)", "n/a"]])
+
+    def test_why_a_cell_is_empty(self):
+        loaded = self.load(made_up_file(made_up_row("step04", 2.0), *(made_up_row("SDPA flash", None, dtype=dtype, not_run="only half") for dtype in ("fp32", "fp16"))))
+        lines = result_tables.times_table(loaded, ["dtype", "head_dim"])
+        self.assertEqual(lines[1:], [["step04 title", "n/a", "2"], ["PyTorch SDPA flash", "n/a", "n/a"], ["PyTorch SDPA flash forward (fp32 d 64, fp16 d 64): only half"]])
+        self.assertEqual(list(result_tables.text(lines))[-1], lines[3][0])
+        self.assertTrue(result_tables.markdown(lines).endswith("| PyTorch SDPA flash | n/a | n/a |\n\nn/a:\n\n- " + lines[3][0]))
 
     def test_columns_in_order(self):
         loaded = self.load(made_up_file(*(made_up_row("step04", n / 1000, dtype=dtype, seqlen=n) for dtype in ("bf16", "fp16", "fp32") for n in (1024, 512))))
@@ -347,6 +355,8 @@ class Runner(InFolder):
         eager = rows["eager", "backward"]
         self.assertEqual((eager["error"]["relative_l2"], eager["error"]["max_abs"], eager["kernels"][0]["time_ms"], eager["kernel_count"], eager["extra_bytes"]), (2e-3, None, 1.5, 1, 9))
         self.assertEqual(rows["SDPA cuDNN", "forward"]["not_run"], "this PyTorch has no such backend")
+        shortage = {"method": "eager", "not_run": "CUDA out of memory. Tried to allocate 512.00 GiB. GPU 0 has a total capacity of 139 GiB. Process 17 has"}
+        self.assertEqual(measure_rows.torch_row(shortage, "forward", CONFIGURATION)["not_run"], "CUDA out of memory. Tried to allocate 512.00 GiB")
         self.assertNotIn(("step05 forward", "forward"), rows)
 
     def test_what_does_not_fit_and_what_is_not_built(self):
