@@ -177,8 +177,8 @@ def profile(row, start):
         still_alive()
 
 
-def run_pass(which, methods, tensors, truth, clock, options, **patience):
-    """The rows of `which` ("forward" or "backward"), in the methods' order. `patience`: measure()'s seconds and fewest rounds."""
+def run_pass(which, methods, tensors, truth, clock, options, seconds=0.5):
+    """The rows of `which` ("forward" or "backward"), in the methods' order; `seconds` of timed runs per method, and at least 20 runs."""
     rows, starts = [], {}
     for method in methods:
         if which in method.passes:
@@ -187,7 +187,7 @@ def run_pass(which, methods, tensors, truth, clock, options, **patience):
             if not rows[-1]["not_run"]:
                 starts[method.name] = start
 
-    times, lost = measure(starts, clock, options.repeat, **patience)
+    times, lost = measure(starts, clock, options.repeat, seconds)
     flops = 4 * options.head_dim * options.batch * options.heads * visible_pairs(options.seqlen, options.causal) * (BACKWARD_FLOPS if which == "backward" else 1)
     for row in rows:
         name = row["method"]

@@ -147,7 +147,10 @@ def call(command, seconds=STEP_SECONDS):
 
 def device_figures(folder):
     """(step00's object, why there is no GPU or None). Measures the GPU in a few seconds: predictions come from it."""
-    code, stdout, line = call([pathlib.Path(folder, "step00").resolve(), "--json", "-"])
+    step00 = pathlib.Path(folder, "step00").resolve()
+    if not step00.is_file():
+        raise CannotRun(2, f"{folder}: no step00 there; `make table` builds all that is needed, --folder names another build")
+    code, stdout, line = call([step00, "--json", "-"])
     if code != 0:
         raise CannotRun(code if code in (2, 4) else 4, f"step00: {line}")
     figures = json.loads(stdout)

@@ -62,11 +62,14 @@ def print_gpus_beside_each_other(results):
 
 def chosen_problems(options, dtypes):
     """All configurations of the command line, in order, and of these the shard's."""
+    dtypes, head_dims = options.dtype or dtypes, options.head_dim or (64, 128)
+    causals = (False, True) if options.causal is None else (options.causal,)
     seqlens = options.seqlen or (measure_rows.SEQLENS if options.full else (measure_rows.HEADLINE,))
-    everything = measure_rows.problems(options.dtype or dtypes, options.head_dim or (64, 128), (False, True) if options.causal is None else (options.causal,), seqlens, options.full,
-                                       options.batch, options.heads)
+    scaling = options.full and "fp16" in dtypes and 64 in head_dims and False in causals
+    everything = measure_rows.problems(dtypes, head_dims, causals, seqlens, scaling, options.batch, options.heads)
     shard, shards = options.shard
-    return everything[shard::shards]
+    # There and back, as one deals cards: else one shard of four had all of d 64.
+    return [problem for n, problem in enumerate(everything) if shard == (n % shards if n // shards % 2 == 0 else shards - 1 - n % shards)]
 
 
 def chosen_commit(built, given):
@@ -201,7 +204,7 @@ def parse(arguments):
     parser.add_argument("--batch", type=positive, help="(4, from 8192 tokens 2, from 16384 tokens 1)")
     parser.add_argument("--heads", type=positive, help="(2048 / head_dim)")
     parser.add_argument("--full", action="store_true", help=f"N of {', '.join(map(str, sorted(measure_rows.SEQLENS)))}, and time and memory against N up to {max(measure_rows.SCALING_SEQLENS)}")
-    parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N", help="every N-th configuration from the I-th on (0/1), for several GPUs; give each its --out")
+    parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N", help="the I-th of N parts of the configurations (0/1), for several GPUs; give each its --out")
     parser.add_argument("--out", type=pathlib.Path, help="the results file (docs/results/<gpu>.json, and then the documents are rewritten too)")
     parser.add_argument("--resume", action="store_true", help="measure only what the file lacks")
     parser.add_argument("--commit", help="the sources' commit, where they are no git repository")

@@ -273,7 +273,8 @@ class Documents(InFolder):
     def test_refusals_and_bad_arguments(self):
         emulated = self.write("emulated.json", made_up_file(made_up_row("step02", 9.0) | {"emulated": True}))
         for flags, text in (((emulated,), "emulated"), (("no.json",), "no.json"), (("--run", "--shard", "0/2"), "--out"), (("--shard", "2/2"), "--shard"), (("--run", "--out", "/nowhere/x.json"), "cannot be written"),
-                            (("--dtype", "fp8"), "fp8"), (("--check", "--write"), "not allowed"), (("--run", "x.json"), "reads no files")):
+                            (("--dtype", "fp8"), "fp8"), (("--check", "--write"), "not allowed"), (("--run", "x.json"), "reads no files"),
+                            (("--run", "--folder", self.folder), "no step00")):
             with self.subTest(flags=flags):
                 code, out, err = self.call(*flags)
                 self.assertEqual((code, out, err.count("\n")), (2, "", 1), err)
@@ -391,6 +392,9 @@ class Runner(InFolder):
         self.assertEqual({p["seqlen"] for p in scaling}, {1024 << n for n in range(8)})
         self.assertEqual({results.set_of(p) for p in scaling}, {"scaling"})
         self.assertEqual({results.set_of(p) for p in chosen[:72]}, {"sizes"})
+        for flags, count in ((("--dtype", "fp32"), 24), (("--causal",), 36), (("--shard", "1/3"), 27)):
+            options = speedup_table.parse(["--run", "--full", "--out", str(self.out), *flags])[1]
+            self.assertEqual(len(speedup_table.chosen_problems(options, measure_rows.DTYPES)), count, flags)
         self.assertEqual(measure_rows.expected_keys(scaling[0], True), {(name, "forward") for name in ("step02", "step04", "eager", "SDPA flash")})
 
     def test_shards_and_merge(self):
@@ -484,12 +488,12 @@ class TorchRows(unittest.TestCase):
             for name in ("synchronize", "empty_cache"):
                 stack.enter_context(mock.patch.object(torch.cuda, name, lambda: None))
             stack.enter_context(mock.patch.object(torch.cuda, "get_device_properties", lambda n: types.SimpleNamespace(L2_cache_size=1)))
-            stack.enter_context(mock.patch.object(torch_rows, "PATIENCE", {"seconds": 0, "fewest": 3}))
+            stack.enter_context(mock.patch.object(torch_rows, "SECONDS", 0))
             problem = {"dtype": "fp32", "batch": 1, "heads": 2, "seqlen": 64, "head_dim": 64, "causal": True}
             found = torch_rows.measure_configuration({**problem, "passes": ["forward", "backward"], "methods": ["eager"]})
         self.assertEqual({which: [row["method"] for row in rows] for which, rows in found.items()}, {"forward": ["eager"], "backward": ["eager"]})
         row = measure_rows.torch_row(found["backward"][0], "backward", problem)
-        self.assertEqual((row["time"]["runs"], row["time"]["median_ms"], row["extra_bytes"], row["kernel_count"]), (3, 2.0, 77, 1))
+        self.assertEqual((row["time"]["runs"], row["time"]["median_ms"], row["extra_bytes"], row["kernel_count"]), (20, 2.0, 77, 1))
         self.assertEqual(row["flops"]["useful"], 2.5 * 4 * 64 * 2 * 64 * 65 // 2)
         self.assertLess(row["error"]["relative_l2"], 2e-6)
 
