@@ -75,6 +75,9 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --softmax-scale nan", 2, "finite");
   refuses("step04 --softmax-scale 0", 2, "above 0");
   refuses("step04 --repeat 0", 2, "--repeat");
+  refuses("step04 --sweep-tiles --tile 64x64", 2, "--tile");
+  refuses("step04 --sweep-tiles --save /tmp", 2, "--save");
+  refuses("step04 --sweep-tiles --trace-row 3", 2, "--trace-row");
   refuses("step04 --seed -1", 2, "--seed");
   refuses("step04 --preset bert", 2, "article, gpt2");
   refuses("step04 --seqlen 64 --trace-row 64", 2, "0 to 63");
@@ -85,7 +88,7 @@ TEST_CASE("bad arguments exit 2 with one line") {
 
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
   refuses("step04 --product tensor-cores", 3, "cuda-cores");
-  refuses("step04 --sweep-tiles", 3, "--tile");
+  refuses("step04 --sweep-tiles", 3, "even the smallest tile", "ATTN_SMEM_LIMIT=1000");
   refuses("step04 --tile 48x48", 3, "64x64");
   refuses("step04 --head-dim 100000", 3, "takes head_dim 1 to");
   refuses("step04", 3, "bytes of SRAM per block, 1000 are allowed", "ATTN_SMEM_LIMIT=1000");
@@ -96,6 +99,26 @@ TEST_CASE("less SRAM takes a smaller tile, or names the bytes") {  // hard case 
   REQUIRE(smaller.code == 0);
   CHECK(Json::parse(smaller.out)["tile"] != Json::parse(run("step04 --seqlen 70 --json -").out)["tile"]);
   refuses("step04 --tile 128x64", 3, "65536 are allowed", "ATTN_SMEM_LIMIT=65536");
+}
+
+TEST_CASE("--sweep-tiles: a line per tile, the article's tile last, JSON") {
+  const std::string sweep = "step04 --sweep-tiles --load '" ATTN_TEST_DATA "/half_d64'";
+  const Outcome outcome = run(sweep + " --json -", "ATTN_SMEM_LIMIT=20000");
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const Json json = Json::parse(outcome.out);
+  CHECK(json["schema"] == "attention-sweep-1");
+  CHECK(json["dtype"] == "fp16");  // as the files say
+  CHECK(json["tiles"].size() == 9);
+  for (const Json& tile : json["tiles"]) {
+    CHECK(outcome.err.find("\n  " + tile["tile"].get<std::string>() + " ") != std::string::npos);
+    CHECK(tile["not_run"].is_null() == (tile["sram_bytes"] <= 20000));
+  }
+  const std::string last = "\narticle   64x64 asks for 27664 bytes of SRAM per block, 20000 are allowed\n";
+  CHECK(outcome.err.substr(outcome.err.size() - std::min(last.size(), outcome.err.size())) == last);
+  const Outcome planned = run("step04 --sweep-tiles --plan --seqlen 131072 --heads 64 --json -");
+  CHECK(planned.code == 0);
+  CHECK(Json::parse(planned.out)["tiles"][0]["not_run"] == "nothing ran (--plan)");
 }
 
 TEST_CASE("a request that cannot fit ends before any work") {  // hard case A11
@@ -149,6 +172,8 @@ TEST_CASE("--json - gives JSON on stdout and the report on stderr") {
   // What does not exist is null, with a reason.
   CHECK(json["traffic"]["hbm_measured_bytes"].is_null());
   CHECK_FALSE(json["traffic"]["hbm_measured_reason"].get<std::string>().empty());
+  CHECK(json["kernels"][0]["blocks_per_sm"].is_null());
+  CHECK(json["kernels"][0]["blocks_per_sm_reason"] == "the CPU executor has no SMs");
   CHECK(json["time"]["tflops"].is_null());
 }
 
