@@ -1,6 +1,7 @@
 # A thin front for CMake.
 #   make            set up what is missing, build, run all steps, print their table
 #   make step04     build ./step04 (likewise yardstick, the row with cuBLAS)
+#   make plots      draw the figures of the results in docs/results: docs/figures/*.svg and *.png (needs Matplotlib)
 #   make test       build and pass the tests (the GPU's too, where there is one)
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024"
 MAKEFLAGS += --no-print-directory
@@ -12,7 +13,7 @@ CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || ec
 CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
 
 .NOTPARALLEL:  # CMake has its own -j
-.PHONY: demo steps test clean yardstick $(STEPS)
+.PHONY: demo steps plots test clean yardstick $(STEPS)
 # Step by step, so that the first result is there after the first build; the table runs them all once more.
 demo: $(BUILD)/CMakeCache.txt
 	@set -e; for step in $(STEPS); do \
@@ -26,6 +27,10 @@ steps: $(STEPS)
 yardstick $(STEPS): $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
 	@ln -sf $(BUILD)/$@ $@
+
+# RESULTS: the files to draw; none named, all that are there.
+plots:
+	@python3 plots/draw_all.py $(RESULTS)
 
 test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)

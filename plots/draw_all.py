@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Draws every figure of a results file; what a figure lacks is told in one line, and the rest is drawn.
 
-    python3 plots/draw_all.py docs/results/nvidia-h200.json --out docs/figures        # the same as `make plots`
+    python3 plots/draw_all.py docs/results/nvidia-h200.json --out docs/figures
+    make plots                                                # all of docs/results; RESULTS=file names one
 
 Exit codes: 0 something was drawn, 2 bad arguments or a bad file, 3 nothing could be drawn, or Matplotlib is missing.
 """

@@ -30,7 +30,9 @@ def picture(results, which, head_dim):
     panels = style.headline(results, which, causal=False)
     if not panels:
         return style.no_headline(results, which, causal=False)
-    panels = {dtype: {method: rows[method] for method in style.order(rows) if rows[method]["by_tensor"]} for (dtype, dim), rows in panels.items() if dim == head_dim}
+    panels = {dtype: rows for (dtype, dim), rows in panels.items() if dim == head_dim}
+    notes = [f"not drawn  {dtype}, {method}: {row['not_run']}" for dtype, rows in panels.items() for method, row in rows.items() if row["ours"] and row["not_run"]]
+    panels = {dtype: {method: rows[method] for method in style.order(rows) if rows[method]["by_tensor"]} for dtype, rows in panels.items()}
     panels = {dtype: rows for dtype, rows in panels.items() if rows}
     if not panels:
         return f"no {which} row with d {head_dim} and N {style.HEADLINE_SEQLEN} says which tensors it moves"
@@ -38,7 +40,6 @@ def picture(results, which, head_dim):
     heights = [len(rows) + 2.2 for rows in panels.values()]
     figure = style.new_figure(9.2, 0.29 * sum(heights) + 0.9)
     axes = figure.subplots(len(panels), 2, squeeze=False, gridspec_kw={"height_ratios": heights, "width_ratios": [1.15, 1]})
-    notes = []
     for (left, right), (dtype, rows) in zip(axes, panels.items()):
         totals = {method: row["hbm_expected_bytes"] for method, row in rows.items()}
         largest = max(*totals.values(), *(row["hbm_measured_bytes"] or 0 for row in rows.values()))
@@ -87,7 +88,7 @@ def bars(ax, rows, limit, labelled, notes):
     ax.set_xlim(0, limit)
     ax.set_ylim(len(rows) - 0.5, -0.6)
     ax.set_yticks(range(len(rows)), [method.removesuffix(" backward") for method in rows] if labelled else [])
-    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="y", length=0, pad=7)  # a diamond may stand on the axis
     ax.xaxis.set_major_locator(style.matplotlib.ticker.MaxNLocator(4))
     ax.xaxis.set_major_formatter(lambda x, _: bytes_text(x).replace(".0 ", " ") if x else "0")
     ax.grid(axis="x")

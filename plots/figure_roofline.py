@@ -67,7 +67,7 @@ def points_of(row, absent):
         return []
     entries = [(row["method"].removesuffix(" backward"), (row["flops"] or {}).get("executed"), row["time"]["median_ms"], row)]
     if row["ours"] and len(row["kernels"] or []) > 1:
-        entries += [(f"{row['method'].split()[0]} {kernel['name']}", kernel.get("executed_flops"), kernel["time_ms"], kernel) for kernel in row["kernels"]]
+        entries += [(f"{row['method'].removesuffix(' backward').split()[-1]} {kernel['name']}", kernel.get("executed_flops"), kernel["time_ms"], kernel) for kernel in row["kernels"]]
     points = []
     for label, flops, ms, of in entries:
         expected, measured = of["hbm_expected_bytes"], of["hbm_measured_bytes"]
@@ -134,7 +134,7 @@ def name_points(ax, points, gap, highest):
             columns[-1].append(point)
         else:
             columns.append([point])
-    for column in columns:
+    for column in reversed(columns):
         names = []  # [text, point]
         for point in sorted(column, key=lambda point: (point.method, point.kernel, point.tflops)):
             last = names[-1][1] if names else None
@@ -144,9 +144,11 @@ def name_points(ax, points, gap, highest):
                 names.append([point.label, point])
         names.sort(key=lambda name: name[1].tflops)
         x = column[-1].right * 1.7
-        for (text, point), y in zip(names, style.spread([math.log10(point.tflops) for _, point in names], gap, highest)):
+        heights = style.spread([math.log10(point.tflops) for _, point in names], gap, highest)
+        for (text, point), y in zip(names, heights):
             ax.annotate(text, (point.right, point.tflops), (x, 10 ** y), textcoords="data", va="center", fontsize=7.5 if point.kernel else 8.5,
                         arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)})
+        highest = min(highest, heights[0], *(math.log10(point.tflops) for point in column)) - 1.2 * gap  # names further left pass below all this
 
 
 if __name__ == "__main__":

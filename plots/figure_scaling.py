@@ -34,14 +34,14 @@ def picture(results):
     time.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     memory.set_ylabel("memory beyond Q, K, V and O, bytes")
     memory.yaxis.set_major_formatter(lambda y, _: bytes_text(round(y)).replace(".0 ", " "))
-    notes = []
+    notes = ["numbers on the lines: times as much as at half the N; after a name: the same for its last N"]
     for ax in (time, memory):
         mark_ends(ax, methods)
         ax.set_xlabel("N, tokens")
     for method, of_it in methods.items():
         notes += [f"{method} at N {row['seqlen']}: {style.why_no_time(row)}" for row in of_it if style.why_no_time(row)]
     some = rows[0]
-    figure.suptitle(f"{results['gpu']}: {some['dtype']}, d {some['head_dim']}, {style.heads_text(some)}; on the lines, and after a name for the last N: times as much as at half the N", x=0.01, ha="left")
+    figure.suptitle(f"{results['gpu']}: {some['dtype']}, d {some['head_dim']}, {style.heads_text(some)}", x=0.01, ha="left")
     style.footnotes(figure, notes)
     return figure
 
@@ -69,7 +69,7 @@ def lines(ax, methods, value):
     ax.set_yscale("log")
     all_n = sorted({row["seqlen"] for rows in methods.values() for row in rows})
     ax.set_xticks(all_n, [style.seqlen_text(n) for n in all_n])
-    ax.set_xlim(all_n[0] / 12, all_n[-1] * 1.5)
+    ax.set_xlim(all_n[0] / 18, all_n[-1] * 1.5)
     ax.set_ylim(ax.get_ylim()[0] / 2, ax.get_ylim()[1] * 2)
     ax.grid()
     ax.minorticks_off()

@@ -57,11 +57,12 @@ def panel(ax, rows, methods, base, which, notes):
     """One bar per method; beside it the speedup over our own baseline and the time."""
     ours = OUR_BASELINE[which]
     base_ms, ours_ms = milliseconds(rows.get(base)), milliseconds(rows.get(ours))
-    columns = [(1.06, "ms", lambda ms: style.number(ms))]
+    columns = [(36, "ms", lambda ms: style.number(ms))]
     if base != ours:
-        columns.append((1.25, "over\n" + ours.removesuffix(" backward").removeprefix("step05 "), lambda ms: "n/a" if ours_ms is None else f"{style.number(ours_ms / ms)}x"))
-    for x, heading, _ in columns:
-        ax.text(x + 0.06, -0.75, heading, transform=ax.get_yaxis_transform(), ha="center", va="bottom", fontsize=8, color="#333333", linespacing=0.95)
+        columns.append((78, "over\n" + ours.removesuffix(" backward").removeprefix("step05 "), lambda ms: "n/a" if ours_ms is None else f"{style.number(ours_ms / ms)}x"))
+    beside = lambda points, y, text, **how: ax.annotate(text, (1, y), (points, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points", ha="right", fontsize=8, **how)
+    for points, heading, _ in columns:
+        beside(points, -0.75, heading, va="bottom", color="#333333", linespacing=0.95)
     for y, method in enumerate(methods):
         row = rows.get(method)
         ms = milliseconds(row)
@@ -72,10 +73,11 @@ def panel(ax, rows, methods, base, which, notes):
         else:
             colour, hatch, _ = style.method_style(method)
             ax.barh(y, base_ms / ms, height=0.74, color=colour, hatch=hatch, edgecolor="white" if hatch else colour, linewidth=0)
-            ax.annotate(f"{style.number(base_ms / ms)}x", (base_ms / ms, y), (3, 0), textcoords="offset points", va="center", fontsize=8.5, fontweight="bold" if method == "step04" else None)
+            ax.annotate(f"{style.number(base_ms / ms)}x", (base_ms / ms, y), (3, 0), textcoords="offset points", va="center", fontsize=8.5,
+                        fontweight="bold" if method == "step04" else None, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3}, zorder=3)
         if ms is not None:
-            for x, _, text in columns:
-                ax.text(x + 0.12, y, text(ms), transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=8)
+            for points, _, text in columns:
+                beside(points, y, text(ms), va="center")
     ax.axvline(1, color=style.BLACK, linewidth=0.8)
     ax.set_ylim(len(methods) - 0.5, -0.6)
     ax.set_xlim(0, max([ax.get_xlim()[1]] + [1.2 * base_ms / ms for ms in map(milliseconds, rows.values()) if ms and base_ms]))

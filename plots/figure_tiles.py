@@ -58,6 +58,7 @@ def panel(ax, sweep, notes):
     fastest, slowest = (min(times), max(times)) if times else (1, 1)
     colours = style.matplotlib.colormaps["cividis"]
     shade = lambda ms: 1 - (ms / fastest - 1) / max(slowest / fastest - 1, 1e-9)  # 1, bright: the fastest
+    inks = {}
     for (br, bc), entry in entries.items():
         x, y, ms = bcs.index(bc), brs.index(br), milliseconds(entry)
         if ms is None:
@@ -67,14 +68,14 @@ def panel(ax, sweep, notes):
             ax.text(x, y, "did not run" if entry["not_run"] else "n/a", ha="center", va="center", fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5})
         else:
             cell(ax, x, y, facecolor=colours(0.15 + 0.85 * shade(ms)), edgecolor="white")
-            ink = "black" if 0.15 + 0.85 * shade(ms) > 0.5 else "white"
+            ink = inks[br, bc] = "black" if 0.15 + 0.85 * shade(ms) > 0.5 else "white"
             ax.text(x, y - 0.17, f"{style.number(ms)} ms", ha="center", va="center", fontsize=9, color=ink, fontweight="bold" if entry["tile"] == sweep["best"] else None)
             ax.text(x, y + 0.22, bytes_text(entry["requested_bytes"]), ha="center", va="center", fontsize=7.5, color=ink)
     if sweep["best"]:
         br, bc = parse(sweep["best"])
-        cell(ax, bcs.index(bc), brs.index(br), inset=0.03, facecolor="none", edgecolor=style.VERMILLION, linewidth=3, zorder=4)
+        cell(ax, bcs.index(bc), brs.index(br), inset=0.03, facecolor="none", edgecolor=inks.get((br, bc), "black"), linewidth=3, zorder=4)
     if ARTICLE in entries:
-        cell(ax, bcs.index(ARTICLE[1]), brs.index(ARTICLE[0]), inset=0.09, facecolor="none", edgecolor=style.BLACK, linewidth=1.6, linestyle=(0, (4, 2)), zorder=5)
+        cell(ax, bcs.index(ARTICLE[1]), brs.index(ARTICLE[0]), inset=0.1, facecolor="none", edgecolor=inks.get(ARTICLE, "black"), linewidth=1.6, linestyle=(0, (4, 2)), zorder=5)
     else:
         notes.append(f"{sweep['dtype']}, d {sweep['head_dim']}: the article's 64x64 is not in this sweep")
     ax.set_xticks(range(len(bcs)), bcs)

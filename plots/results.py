@@ -9,6 +9,7 @@ which problem it belongs to (set_of()). Needs the standard library only.
 """
 import json
 import pathlib
+import subprocess
 
 SCHEMA = "attention-results-1"
 CONFIGURATION = ("dtype", "batch", "heads", "seqlen", "head_dim", "causal")
@@ -54,6 +55,15 @@ def row_key(row):
 def configuration_text(row):
     """"fp16, B 4, H 32, N 4096, d 64, causal"."""
     return f"{row['dtype']}, B {row['batch']}, H {row['heads']}, N {row['seqlen']}, d {row['head_dim']}" + (", causal" if row["causal"] else "")
+
+
+def driver_version():
+    """The GPU driver's version, None where nvidia-smi does not tell."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"], capture_output=True, text=True, timeout=20)
+        return done.stdout.strip() if done.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------------------
