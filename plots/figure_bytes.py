@@ -38,7 +38,7 @@ def picture(results, which, head_dim):
         return f"no {which} row with d {head_dim} and N {style.HEADLINE_SEQLEN} says which tensors it moves"
 
     heights = [len(rows) + 2.2 for rows in panels.values()]
-    figure = style.new_figure(9.2, 0.29 * sum(heights) + 0.9)
+    figure = style.new_figure(0.29 * sum(heights) + 0.8)
     axes = figure.subplots(len(panels), 2, squeeze=False, gridspec_kw={"height_ratios": heights, "width_ratios": [1.15, 1]})
     for (left, right), (dtype, rows) in zip(axes, panels.items()):
         totals = {method: row["hbm_expected_bytes"] for method, row in rows.items()}

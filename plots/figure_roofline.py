@@ -47,7 +47,7 @@ def picture(results, dtype):
     if not panels:
         return f"no {dtype} row with N {style.HEADLINE_SEQLEN} has a time, FLOPs and bytes"
 
-    figure = style.new_figure(9.2 if len(panels) > 1 else 6.5, 5 + 0.12 * len(absent))
+    figure = style.new_figure(5)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for ax, (head_dim, points) in zip(axes, panels.items()):
         panel(ax, device, dtype, head_dim, points)

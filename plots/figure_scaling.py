@@ -26,7 +26,7 @@ def picture(results):
     if len(measured) < 2:
         return f"a line against N needs the scaling rows of two N or more, there are {len(measured)}"
 
-    figure = style.new_figure(9.2, 5.6)
+    figure = style.new_figure(5)
     time, memory = figure.subplots(1, 2)
     lines(time, methods, lambda row: row["time"]["median_ms"])
     lines(memory, methods, lambda row: row["extra_bytes"])

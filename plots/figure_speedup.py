@@ -31,7 +31,7 @@ def picture(results, which, causal):
     dtypes, head_dims = (list(dict.fromkeys(keys)) for keys in zip(*panels))
     methods = {dtype: style.order({method for (of, _), rows in panels.items() if of == dtype for method in rows}) for dtype in dtypes}
     heights = [len(methods[dtype]) + 2.6 for dtype in dtypes]
-    figure = style.new_figure(9.2, 0.215 * sum(heights) + 1)
+    figure = style.new_figure(0.215 * sum(heights) + 1)
     axes = figure.subplots(len(dtypes), len(head_dims), squeeze=False, gridspec_kw={"height_ratios": heights}, sharex="row")
     notes = []
     for line, dtype in zip(axes, dtypes):

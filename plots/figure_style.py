@@ -8,6 +8,7 @@ import argparse
 import os
 import pathlib
 import sys
+import textwrap
 
 import results as results_file
 
@@ -43,9 +44,9 @@ def method_style(method):
     return _STYLES.get(method, (SKY, "++", "*"))
 
 
-def new_figure(width, height):
-    """An empty figure of so many inches; 9 wide is a page's width with letters of about 6 points."""
-    return Figure(figsize=(width, height), layout="constrained")
+def new_figure(height):
+    """An empty figure of so many inches; 9.2 wide, so that on a page's width letters are about 6 points high."""
+    return Figure(figsize=(9.2, height), layout="constrained")
 
 
 def order(methods):
@@ -102,15 +103,15 @@ def spread(positions, gap, highest=float("inf")):
 
 
 def footnotes(figure, notes):
-    """Small lines under the figure, each once."""
+    """Small lines under the figure, each once, wrapped to its width; the figure grows by what they need."""
     if notes:
-        figure.supxlabel("\n".join(dict.fromkeys(notes)), x=0.01, ha="left", fontsize=7.5, color="#333333")
+        wrapped = [textwrap.fill(note, int(15 * figure.get_figwidth()), subsequent_indent="    ") for note in dict.fromkeys(notes)]
+        figure.set_figheight(figure.get_figheight() + 0.13 * sum(note.count("\n") + 1 for note in wrapped))
+        figure.supxlabel("\n".join(wrapped), x=0.01, ha="left", fontsize=7.5, color="#333333")
 
 
 def write(figure, stem):
     """Writes stem.svg and stem.png, each whole or not at all."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once; both files show the same picture
     for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
         part = pathlib.Path(f"{stem}.{kind}.part")
         try:

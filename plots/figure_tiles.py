@@ -25,7 +25,7 @@ def picture(results):
     columns = min(2, len(sweeps))
     lines = [sweeps[n:n + columns] for n in range(0, len(sweeps), columns)]
     heights = [max(len(sides(sweep)[0]) for sweep in line) + 1.4 for line in lines]
-    figure = style.new_figure(9.2 if columns == 2 else 6.5, 0.52 * sum(heights) + 0.8)
+    figure = style.new_figure(0.52 * sum(heights) + 0.8)
     axes = figure.subplots(len(lines), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
     notes = []
     for ax in axes.flat[len(sweeps):]:

@@ -80,6 +80,7 @@ def read(path):
     missing = [key for key in ("gpu", "date", "commit", "versions", "rows", "sweeps") if key not in result]
     if missing:
         raise ResultsError(f"{path}: lacks {', '.join(missing)}")
+    known = set()
     for row in result["rows"]:
         where = f"{path}: {row.get('method')} {row.get('pass')}"
         lacking = [key for key in (*CONFIGURATION, "method", "pass", "ours", "not_run", "emulated", "verified", "time") if key not in row]
@@ -90,6 +91,9 @@ def read(path):
             raise ResultsError(f"{where}: an emulated row; a CPU's time is no GPU's")
         if row["not_run"] is None and row["ours"] and row["verified"] is not True:
             raise ResultsError(f"{where}: its result was not verified")
+        if row_key(row) in known:
+            raise ResultsError(f"{where}: the row is in the file twice")
+        known.add(row_key(row))
     return result
 
 
@@ -109,6 +113,10 @@ def merge(first, second, path):
     """Two objects of one GPU as one; `path`, the second's, is for the error. The same row may not come from two commits or twice."""
     if first["commit"] != second["commit"]:
         raise ResultsError(f"{path}: rows of commit {second['commit']}, other files of {first['gpu']} are of commit {first['commit']}: one GPU, one commit")
+    for key, version in first["versions"].items():
+        other = second["versions"].get(key)
+        if None not in (version, other) and version != other and not key.endswith("_reason"):
+            raise ResultsError(f"{path}: measured with {key} {other}, other files of {first['gpu']} with {version}")
     known = {row_key(row) for row in first["rows"]}
     for row in second["rows"]:
         if row_key(row) in known:
@@ -120,7 +128,7 @@ def merge(first, second, path):
 
 
 def joined_versions(first, second):
-    """A version that only one side knows counts for both."""
+    """A version that one side alone knows (a shard without PyTorch) counts for both."""
     known = {key: value for versions in (first, second) for key, value in versions.items() if value is not None and not key.endswith("_reason")}
     absent = {key: value for key, value in {**second, **first}.items() if key.removesuffix("_reason") not in known}
     return {**known, **absent}
