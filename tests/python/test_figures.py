@@ -312,6 +312,12 @@ class Tiles(unittest.TestCase):
         self.assertIn("n/a", found)
         self.assertNotIn("0.001 ms", found)
 
+    def test_an_emulated_sweep_is_none(self):
+        result = fresh()
+        for sweep in result["sweeps"]:
+            sweep["emulated"] = True
+        self.assertIn("only emulated ones", figure_tiles.draw(result)["tiles"])
+
     def test_no_sweep(self):
         result = fresh()
         result["sweeps"] = []
@@ -461,7 +467,7 @@ class CommandLine(unittest.TestCase):
         done = self.run_script("draw_all.py", {**artificial_results.results(), "sweeps": [], "rows": [row for row in artificial_results.results()["rows"] if row["heads"] == 16 and row["batch"] == 1]})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(set(self.files()), {"artificial-gpu-scaling.svg", "artificial-gpu-scaling.png"})
-        self.assertIn("artificial-gpu-tiles: not drawn: the results hold no sweep", done.stderr)
+        self.assertIn("artificial-gpu-tiles: not drawn: the results hold no sweep of tile sizes on a GPU (step04", done.stderr)
 
     def test_bad_files(self):
         lacking = artificial_results.results()
