@@ -1,8 +1,8 @@
 # A thin front for CMake.
 #   make            set up what is missing, build, run all steps, print their table
 #   make step04     build ./step04 (likewise yardstick, the row with cuBLAS)
-#   make plots      draw the figures of the results in docs/results: docs/figures/*.svg and *.png (needs Matplotlib)
 #   make test       build and pass the tests (the GPU's too, where there is one)
+#   make plots      draw the figures of the results in docs/results, or of RESULTS=file: docs/figures/*.svg, *.png (needs Matplotlib)
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024"
 MAKEFLAGS += --no-print-directory
 BUILD ?= build
@@ -13,7 +13,7 @@ CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || ec
 CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
 
 .NOTPARALLEL:  # CMake has its own -j
-.PHONY: demo steps plots test clean yardstick $(STEPS)
+.PHONY: demo steps test clean yardstick $(STEPS)
 # Step by step, so that the first result is there after the first build; the table runs them all once more.
 demo: $(BUILD)/CMakeCache.txt
 	@set -e; for step in $(STEPS); do \
@@ -28,13 +28,13 @@ yardstick $(STEPS): $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
 	@ln -sf $(BUILD)/$@ $@
 
-# RESULTS: the files to draw; none named, all that are there.
-plots:
-	@python3 plots/draw_all.py $(RESULTS)
-
 test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)
 	@$(CTEST) --test-dir $(BUILD) --output-on-failure
+
+.PHONY: plots
+plots:
+	@python3 plots/draw_all.py $(RESULTS)
 
 $(BUILD)/CMakeCache.txt:
 	@./setup.sh
