@@ -133,9 +133,10 @@ def main(figures, description, arguments=None):
         return CANNOT_SERVE
     try:
         by_gpu = results_file.load(paths)
+        pictures = [(gpu, draw(results)) for gpu, results in by_gpu.items() for draw in figures]  # all of them before the first is written
         out = pathlib.Path(options.out)
         out.mkdir(parents=True, exist_ok=True)
-        drawn = sum([write_all(draw(results), gpu, out) for gpu, results in by_gpu.items() for draw in figures])
+        drawn = sum([write_all(of_figure, gpu, out) for gpu, of_figure in pictures])
     except (results_file.ResultsError, OSError) as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS

@@ -18,10 +18,10 @@ def draw(results):
 
 
 def picture(results):
-    sweeps = [sweep for sweep in results["sweeps"] if sweep["tiles"] and not sweep["emulated"]]
+    sweeps = [sweep for sweep in results["sweeps"] if sweep["tiles"] and sweep["gpu"]]  # the CPU executor is no GPU
     if not sweeps:
         return f"the results hold no sweep of tile sizes on a GPU{', only emulated ones' if results['sweeps'] else ''} (step04 --sweep-tiles)"
-    sweeps.sort(key=lambda sweep: (style.DTYPES.index(sweep["dtype"]), sweep["head_dim"], sweep["causal"], sweep["seqlen_q"], sweep["seqlen_k"]))
+    sweeps.sort(key=lambda sweep: (style.DTYPES.index(sweep["dtype"]), sweep["head_dim"], sweep["causal"], sweep["seqlen"] or 0))
     columns = min(2, len(sweeps))
     lines = [sweeps[n:n + columns] for n in range(0, len(sweeps), columns)]
     heights = [max(len(sides(sweep)[0]) for sweep in line) + 1.4 for line in lines]
@@ -87,7 +87,7 @@ def panel(ax, sweep, notes):
     ax.tick_params(length=0)
     for spine in ax.spines.values():
         spine.set_visible(False)
-    length = sweep["seqlen_q"] if sweep["seqlen_q"] == sweep["seqlen_k"] else f"{sweep['seqlen_q']} x {sweep['seqlen_k']}"
+    length = sweep["seqlen"] or f"{sweep['seqlen_q']} x {sweep['seqlen_k']}"
     ax.set_title(f"{sweep['step']}, {sweep['dtype']}, d {sweep['head_dim']}, N {length}{', causal' if sweep['causal'] else ''} ({style.heads_text(sweep)})")
 
 

@@ -315,7 +315,7 @@ class Tiles(unittest.TestCase):
     def test_an_emulated_sweep_is_none(self):
         result = fresh()
         for sweep in result["sweeps"]:
-            sweep["emulated"] = True
+            sweep["gpu"] = None
         self.assertIn("only emulated ones", figure_tiles.draw(result)["tiles"])
 
     def test_no_sweep(self):
@@ -485,6 +485,12 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
                 self.assertEqual(self.files(), {})
+        with self.subTest("one bad part, and nothing is written"):
+            raw = artificial_results.results()
+            raw["rows"] = [row for row in raw["rows"] if row["head_dim"] == 64 and row["dtype"] == "fp16"]
+            del raw["sweeps"][0]["tiles"][0]["time"]
+            self.assertEqual(self.run_script("draw_all.py", raw).returncode, 2)
+            self.assertEqual(self.files(), {})
         self.path.unlink()
         self.assertEqual(self.run_script("draw_all.py").returncode, 2)
 
