@@ -15,6 +15,8 @@ import results as results_file
 try:
     import matplotlib
     from matplotlib.figure import Figure
+    if not hasattr(Figure, "set_layout_engine"):
+        raise ImportError(f"Matplotlib 3.6 or newer, this is {matplotlib.__version__}")
 except ImportError as error:
     print(f"the figures need Matplotlib and NumPy ({error}): apt-get install python3-matplotlib, or python3 -m pip install matplotlib", file=sys.stderr)
     sys.exit(3)
@@ -112,6 +114,10 @@ def footnotes(figure, notes):
 
 def write(figure, stem):
     """Writes stem.svg and stem.png, each whole or not at all."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for ax in figure.axes:  # the layout's last bits differ from run to run, and an SVG's ids are made from them
+        ax.set_position([round(side, 6) for side in ax.get_position().bounds])
     for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
         part = pathlib.Path(f"{stem}.{kind}.part")
         try:
