@@ -66,9 +66,21 @@ def chosen_problems(options, dtypes):
     causals = (False, True) if options.causal is None else (options.causal,)
     seqlens = options.seqlen or (measure_rows.SEQLENS if options.full else (measure_rows.HEADLINE,))
     scaling = options.full and "fp16" in dtypes and 64 in head_dims and False in causals
-    everything = measure_rows.problems(dtypes, head_dims, causals, seqlens, scaling, options.batch, options.heads)
+    return dealt(measure_rows.problems(dtypes, head_dims, causals, seqlens, scaling, options.batch, options.heads), options)
+
+
+def chosen_sweeps(options, dtypes):
+    """The problems at which step04's tiles are swept: the headline's, not causal. bf16 has the shapes and the times of fp16."""
+    wanted = [dtype for dtype in options.dtype or dtypes if dtype != "bf16"]
+    seqlens = options.seqlen or (measure_rows.HEADLINE,)
+    if options.causal or measure_rows.HEADLINE not in seqlens:
+        return []
+    return dealt(measure_rows.problems(wanted, options.head_dim or (64, 128), (False,), (measure_rows.HEADLINE,), False, options.batch, options.heads), options)
+
+
+def dealt(everything, options):
+    """The shard's part: there and back, as one deals cards; else one shard of four had all of d 64."""
     shard, shards = options.shard
-    # There and back, as one deals cards: else one shard of four had all of d 64.
     return [problem for n, problem in enumerate(everything) if shard == (n % shards if n // shards % 2 == 0 else shards - 1 - n % shards)]
 
 
@@ -118,6 +130,17 @@ def measure(options, figures):
             save(result, path)
             ran = [row for row in rows if row["not_run"] is None]
             print(f"{name}: {seconds:.1f} s, {len(ran)} of {len(rows)} rows" + "".join(f"\n    {row['method']} {row['pass']}: {row['not_run']}" for row in rows if row["not_run"]), flush=True)
+        for problem in chosen_sweeps(options, served_dtypes(figures)):
+            name = f"tiles of step04, {configuration_text(problem)}"
+            others = [sweep for sweep in result["sweeps"] if configuration(sweep) != configuration(problem)]
+            if options.resume and len(others) < len(result["sweeps"]):
+                print(f"{name}: kept", flush=True)
+                continue
+            sweep, reason, seconds = measure_rows.sweep(options.folder, problem)
+            if sweep:
+                result["sweeps"] = others + [sweep]
+                save(result, path)
+            print(f"{name}: {seconds:.1f} s" + (f", best {sweep['best']}" if sweep else f", not swept: {reason}"), flush=True)
     finally:
         torch.close()
     return path, not any(row["verified"] is False for row in result["rows"])
