@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -239,6 +241,37 @@ TEST_CASE("--trace-row ends with the kernel's own LSE") {
   CHECK(outcome.code == 0);
   CHECK(outcome.out.find("replayed on the host") != std::string::npos);
   CHECK(outcome.out.find("1.38629") != std::string::npos);  // ln 4: four visible keys of equal score
+}
+
+TEST_CASE("chapter 4's four numbers: by hand, by the trace and by the kernel") {
+  // Scores 1, 3 in the first key tile and 2, 5 in the second; V is one column. The recurrence of the chapter's table, in its order.
+  const double alpha = std::exp(3.0 - 5), l0 = std::exp(1.0 - 3) + 1, l1 = alpha * l0 + (std::exp(2.0 - 5) + 1);
+  const double a0 = std::exp(1.0 - 3) * 10 + 1 * 20, a1 = alpha * a0 + std::exp(2.0 - 5) * 30 + 1 * 40;
+  const double direct = std::exp(-4.0) + std::exp(-2.0) + std::exp(-3.0) + 1;  // with the maximum known from the start
+  CHECK(std::abs(l1 - direct) < 1e-15);
+  const std::string chapter = slurp(ATTN_SOURCE_FOLDER "/docs/04-online-softmax.md");
+  for (const double number : {alpha, l0, l1, a0, a1, a1 / l1, 5 + std::log(l1)}) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.6f", number);
+    INFO(text);
+    CHECK(chapter.find(text) != std::string::npos);
+  }
+
+  // A tile holds 32 keys here: the first one's other 30 score -150, and e^(-150 - 3) is nothing beside 1.
+  const Folder folder;
+  std::vector<float> keys(34, -150), values(34, 0);
+  keys[0] = 1, keys[1] = 3, keys[32] = 2, keys[33] = 5;
+  values[0] = 10, values[1] = 20, values[32] = 30, values[33] = 40;
+  write_npy(folder.path + "/q.npy", {1, 1, 1, 1}, std::vector<float>{1});
+  write_npy(folder.path + "/k.npy", {1, 1, 34, 1}, keys);
+  write_npy(folder.path + "/v.npy", {1, 1, 34, 1}, values);
+  const Outcome outcome = run("step04 --load " + folder.path + " --softmax-scale 1 --tile 64x32 --trace-row 0 --save " + folder.path + "/out");
+  INFO(outcome.out);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.out.find("0            0..31                 3        1.13533528             0") != std::string::npos);
+  CHECK(outcome.out.find("1           32..33                 5        1.20343799      0.135335") != std::string::npos);
+  CHECK(std::abs(read_npy(folder.path + "/out/o.npy", 4).values.at(0) - a1 / l1) < 1e-6 * a1 / l1);
+  CHECK(std::abs(read_npy(folder.path + "/out/lse.npy", 3).values.at(0) - (5 + std::log(l1))) < 1e-6 * 5);
 }
 
 TEST_CASE("a trace of a step whose library chooses the tiles takes 64 keys at a time") {
