@@ -34,17 +34,19 @@ function(attn_add_step STEP_FILE)
   set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
 endfunction()
 
+set(ATTN_FEW_TILES ${CMAKE_BINARY_DIR}/few_tiles)
+
 # attn_add_exercise(id file) adds the executable <id>, whose kernels are none of the steps': built only when it is asked for, and
 # with few tiles (variant.cmake), so that its reader waits seconds.
 function(attn_add_exercise STEP_ID STEP_FILE)
   file(READ ${PROJECT_SOURCE_DIR}/common/tile/shapes.h shapes)
   attn_keep_few_tiles(shapes "${shapes}")
-  attn_write_if_different(${CMAKE_BINARY_DIR}/few_tiles/common/tile/shapes.h "${shapes}")
+  attn_write_if_different(${ATTN_FEW_TILES}/common/tile/shapes.h "${shapes}")
   attn_add_kernels(${STEP_ID} ${STEP_FILE})
   foreach(object IN LISTS ${STEP_ID}_objects)
-    target_include_directories(${object} BEFORE PRIVATE ${CMAKE_BINARY_DIR}/few_tiles)
-    # What a missing line would use stays unused.
-    target_compile_options(${object} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused> $<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=177,550>)
+    target_include_directories(${object} BEFORE PRIVATE ${ATTN_FEW_TILES})
+    # What a missing line would use stays unused. -O1: nobody waits for the executor, but for the compiler.
+    target_compile_options(${object} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-unused;-Wno-unused-parameter;-O1>" $<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=177,550>)
     set_target_properties(${object} PROPERTIES EXCLUDE_FROM_ALL ON)
   endforeach()
   add_executable(${STEP_ID} EXCLUDE_FROM_ALL)

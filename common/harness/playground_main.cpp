@@ -31,7 +31,7 @@ int64_t hbm_bytes(const RunResult& r) {
 }
 
 std::string row(const char* what, const std::string& mine, const std::string& ours, const std::string& ratio) {
-  return fmt::format("  {:<14}{:>14}{:>14}   {}\n", what, mine, ours, ratio);
+  return fmt::format("  {:<14}{:>14}{:>14}{}{}\n", what, mine, ours, ratio.empty() ? "" : "   ", ratio);
 }
 
 std::string ratio(double mine, double ours) { return fmt::format("{:.2f} times {}'s", mine / ours, kOurs); }

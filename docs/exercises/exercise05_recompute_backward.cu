@@ -94,7 +94,7 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
     ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
       const float lse = sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
       const float base = lse == -INFINITY ? 0 : lse;  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
-      // TODO 4 of 4: ds(i, j) becomes dS as in TODO 2, for each column j of this row. apply has set the invisible p to -INFINITY; base
+      // TODO 4 of 4: ds(i, j) becomes dS as in keys_backward, for each column j of this row. apply has set the invisible p to -INFINITY; base
       // stands for lse.
       // end of TODO 4
     }
