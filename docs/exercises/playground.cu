@@ -1,9 +1,9 @@
 // playground  your own kernel                                                                          docs/playground.md
 //
-// A kernel to begin with: right, short and slow. A thread owns a query row and keeps q, O and 32 scores in registers; it reads K
-// and V from HBM for itself alone. Change it, or write another: the harness checks it, counts its bytes and sets it beside step04.
+// A kernel to begin with: right, short and slow. A thread owns a query row, keeps q and O in registers, and reads K and V from HBM
+// for itself alone, a key at a time. Change it, or write another: the harness checks it, counts its bytes and sets it beside step04.
 //
-//      Q, K, V ──▶ [ s, m grows: l, O *= alpha, p, sum, O += p V ] ──▶ O, LSE      a row in the registers of a thread
+//      Q, K, V ──▶ [ s, m grows: l, O *= alpha, p, O += p V ] ──▶ O, LSE      a row in the registers of a thread
 //
 //   make playground && ./playground
 #include "common/harness/step.h"
@@ -13,7 +13,7 @@
 
 namespace attention::ATTN_DEVICE::playground {
 
-constexpr int kThreads = 128, kKeys = 32, kHeadDim = 64;  // query rows of a block, keys at a time, the largest head_dim
+constexpr int kThreads = 128, kKeys = 32, kHeadDim = 64;  // query rows of a block, keys per partial sum, the largest head_dim
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. `LSE` is one line for all heads, so LSE.cols is the number of query rows.
 template <class E>
@@ -28,25 +28,22 @@ __global__ void attention(Mask mask, float softmax_scale, Global<const E> Q, Glo
   ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c) q[c] = c < Q.cols ? Q.head(head).load(row, c) : 0, o[c] = 0;
 
   for (int64_t k0 = 0; k0 < keys_end; k0 += kKeys) {
-    float s[kKeys], m_new = m;
-    ATTN_UNROLL for (int j = 0; j < kKeys; ++j) {
-      s[j] = k0 + j < keys_end ? 0 : -INFINITY;
+    const int64_t k_end = k0 + kKeys < keys_end ? k0 + kKeys : keys_end;
+    float pv[kHeadDim] = {}, sum = 0, rescale = 1;  // of these keys alone: one chain of additions over all keys would not hold 1e-6
+    for (int64_t j = k0; j < k_end; ++j) {
+      float s = 0;
       ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c)
-        if (c < Q.cols && k0 + j < keys_end) s[j] += q[c] * K.head(head).load(k0 + j, c);
-      m_new = fmaxf(m_new, s[j]);
+        if (c < Q.cols) s += q[c] * K.head(head).load(j, c);
+      const float m_new = fmaxf(m, s), alpha = exp2_or_zero(scale * (m - m_new)), p = exp2_or_zero(scale * (s - m_new));
+      ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c)
+        if (c < Q.cols) pv[c] = alpha * pv[c] + p * V.head(head).load(j, c);
+      sum = alpha * sum + p;
+      rescale *= alpha;
+      m = m_new;
     }
-    const float alpha = exp2_or_zero(scale * (m - m_new));
-    float sum = 0;
-    ATTN_UNROLL for (int j = 0; j < kKeys; ++j) sum += s[j] = exp2_or_zero(scale * (s[j] - m_new));
-    ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c) {
-      float pv = 0;  // of these keys alone: one chain of additions over all keys would not hold 1e-6
-      ATTN_UNROLL for (int j = 0; j < kKeys; ++j)
-        if (c < Q.cols && k0 + j < keys_end) pv += s[j] * V.head(head).load(k0 + j, c);
-      o[c] = alpha * o[c] + pv;
-    }
-    l = alpha * l + sum;
-    m = m_new;
-    count_flops(4 * (k0 + kKeys < keys_end ? kKeys : keys_end - k0));  // per dimension: q k and p v. The executor holds it against cost()
+    ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c) o[c] = rescale * o[c] + pv[c];
+    l = rescale * l + sum;
+    count_flops(4 * (k_end - k0));  // per dimension: q k and p v. The executor holds it against cost()
   }
 
   const float inverse = l > 0 ? 1 / l : 0;  // a row that sees no key: O = 0, LSE = -inf
@@ -73,7 +70,7 @@ inline std::vector<KernelCost> cost(const Problem& p) {
               .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2)};
 }
 
-/// The one tile: 128 query rows of a block, 32 keys at a time, no SRAM.
+/// The one tile: 128 query rows of a block, 32 keys to a partial sum, no SRAM.
 inline std::vector<TileChoice> tiles(const Problem&) { return {{{kThreads, kKeys}, 0}}; }
 
 inline Step step() {
