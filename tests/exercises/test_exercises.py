@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from fill_exercise import Drifted, fill, untouched
+from fill_exercise import HOLE, Drifted, fill, untouched
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("ATTN_BUILD", REPOSITORY / "build"))
@@ -64,6 +64,23 @@ def same_shown(shown, line):
         return shown == line
     numbers = re.compile(r"-?(?:nan|inf|\d[\d.]*(?:e[-+]\d+)?)")
     return numbers.sub("#", shown) == numbers.sub("#", line)
+
+
+class Readme(unittest.TestCase):
+    def test_it_shows_how_an_exercise_fails(self):
+        page = (REPOSITORY / "docs/exercises/README.md").read_text()
+        shown = re.search(r"```\n(forward: .*)\n```", page)[1]
+        if untouched((REPOSITORY / "docs/exercises/exercise04_online_softmax.cu").read_text()):
+            ran = run(BUILD / "exercise04", "--device", "cpu")
+            self.assertTrue(same_shown(shown, ran.stderr.rstrip("\n")), ran.stderr)
+
+    def test_its_table_has_every_hole(self):
+        page = (REPOSITORY / "docs/exercises/README.md").read_text()
+        for exercise in EXERCISES:
+            if untouched(exercise.read_text()):
+                holes = len(HOLE.findall(exercise.read_text()))
+                rows = re.search(rf"^\| \[{exercise.name.split('_')[0]}\]\({exercise.name}\).*\n(?:\| \| .*\n)*", page, re.MULTILINE)[0]
+                self.assertEqual(re.findall(r"\| (\d): ", rows), [str(n) for n in range(1, holes + 1)], exercise.name)
 
 
 class BugHunts(unittest.TestCase):
