@@ -14,7 +14,7 @@ from fill_exercise import HOLE, Drifted, fill, untouched
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("ATTN_BUILD", REPOSITORY / "build"))
-HUNTS = os.environ.get("ATTN_HUNTS", "").split(";")  # ctest passes CMake's list
+HUNTS = os.environ.get("ATTN_HUNTS", "").split(",")
 EXERCISES = sorted((REPOSITORY / "docs/exercises").glob("exercise*.cu"))
 
 
