@@ -35,8 +35,7 @@ def fill(exercise, step):
         between = [re.escape(piece) for piece in HOLE.sub("\0", function).split("\0")]
         found = re.findall("(" + r"(?:[^\n]*\n)+?".join(between) + ")", step)
         if len(found) != 1:
-            first = next(line for line in function.splitlines() if line and not line.startswith("///"))
-            raise Drifted(f"around its TODOs, the function at `{first}` stands {len(found)} times in the step, not once: carry the step's change over")
+            raise Drifted(f"around its TODOs, the function that begins `{function.splitlines()[0]}` stands {len(found)} times in the step, not once: carry the step's change over")
         filled = filled.replace(function, found[0])
     return filled
 
