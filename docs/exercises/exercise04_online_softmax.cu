@@ -61,7 +61,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
-  with_tile(p, ForwardTiles{}, [&](auto tile) {
+  with_tile(p, SweepTiles{}, [&](auto tile) {
     using T = decltype(tile);
     using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
