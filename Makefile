@@ -1,8 +1,9 @@
 # A thin front for CMake.
 #   make            set up what is missing, build, run all steps, print their table
 #   make step04     build ./step04 (likewise yardstick, the row with cuBLAS)
+#   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the documents' figures
 #   make test       build and pass the tests (the GPU's too, where there is one)
-# Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024"
+# Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024", TABLE_FLAGS="--dtype fp16"
 MAKEFLAGS += --no-print-directory
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -12,7 +13,7 @@ CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || ec
 CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
 
 .NOTPARALLEL:  # CMake has its own -j
-.PHONY: demo steps test clean yardstick $(STEPS)
+.PHONY: demo steps table test clean yardstick $(STEPS)
 # Step by step, so that the first result is there after the first build; the table runs them all once more.
 demo: $(BUILD)/CMakeCache.txt
 	@set -e; for step in $(STEPS); do \
@@ -26,6 +27,11 @@ steps: $(STEPS)
 yardstick $(STEPS): $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
 	@ln -sf $(BUILD)/$@ $@
+
+# The yardstick is a target only where CMake has found CUDA and cuBLAS.
+table: $(BUILD)/CMakeCache.txt
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS) $$($(CMAKE) --build $(BUILD) --target help | grep -ow yardstick | head -n 1)
+	@python3 plots/speedup_table.py --run --folder $(BUILD) $(TABLE_FLAGS)
 
 test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)

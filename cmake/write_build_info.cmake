@@ -1,7 +1,12 @@
 # Run as a script by the target attn_build_info (cmake/build_info.cmake).
 set(commit "")
 if(GIT)
-  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --dirty --abbrev=12 OUTPUT_VARIABLE commit ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --abbrev=12 OUTPUT_VARIABLE commit ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  # Dirty is what changes a program: `make table` writes into docs/ and must be able to resume.
+  execute_process(COMMAND ${GIT} -C ${SOURCE} diff --quiet HEAD -- CMakeLists.txt cmake common steps RESULT_VARIABLE differs OUTPUT_QUIET ERROR_QUIET)
+  if(commit AND differs)
+    string(APPEND commit "-dirty")
+  endif()
 endif()
 set(text "// Written by cmake/write_build_info.cmake. An empty string: not known, or not part of this build.
 #pragma once

@@ -16,12 +16,12 @@ import math
 import os
 import pathlib
 import platform
-import subprocess
 import sys
 import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from attention_steps import LibraryMissing, StepError, Steps
+from results import driver_version
 
 try:
     import torch
@@ -177,8 +177,8 @@ def profile(row, start):
         still_alive()
 
 
-def run_pass(which, methods, tensors, truth, clock, options):
-    """The rows of `which` ("forward" or "backward"), in the methods' order."""
+def run_pass(which, methods, tensors, truth, clock, options, seconds=0.5):
+    """The rows of `which` ("forward" or "backward"), in the methods' order; `seconds` of timed runs per method, and at least 20 runs."""
     rows, starts = [], {}
     for method in methods:
         if which in method.passes:
@@ -187,13 +187,13 @@ def run_pass(which, methods, tensors, truth, clock, options):
             if not rows[-1]["not_run"]:
                 starts[method.name] = start
 
-    times, lost = measure(starts, clock, options.repeat)
+    times, lost = measure(starts, clock, options.repeat, seconds)
     flops = 4 * options.head_dim * options.batch * options.heads * visible_pairs(options.seqlen, options.causal) * (BACKWARD_FLOPS if which == "backward" else 1)
     for row in rows:
         name = row["method"]
         row["not_run"] = row["not_run"] or lost.get(name)
         if not row["not_run"]:
-            row["time"], row["tflops"] = times[name], flops / times[name]["median_ms"] / 1e9
+            row["time"], row["flops"], row["tflops"] = times[name], flops, flops / times[name]["median_ms"] / 1e9
             profile(row, starts[name])
     judge(which, rows, options)
     return rows
@@ -247,14 +247,6 @@ def table(rows):
             yield f"{line[0].ljust(widths[0])}  {notes[n]}"
         else:
             yield "  ".join(cell.ljust(width) if column in (0, 10) else cell.rjust(width) for column, (cell, width) in enumerate(zip(line, widths))).rstrip()
-
-
-def driver_version():
-    try:
-        done = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"], capture_output=True, text=True, timeout=20)
-        return done.stdout.strip() if done.returncode == 0 else None
-    except (OSError, subprocess.TimeoutExpired):
-        return None
 
 
 def versions(steps, why_no_steps):

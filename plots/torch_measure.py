@@ -124,9 +124,9 @@ def quantile(values, q):
     return values[below] + (place - below) * (values[above] - values[below])
 
 
-def measure(starts, clock, repeat):
-    """{name: time} of the methods, one run of each in turn, so that clocks and heat fall on all alike. At least 20 rounds and half a
-    second per method, or `repeat` rounds. A method that runs out of memory on the way has its reason instead of a time."""
+def measure(starts, clock, repeat, seconds=0.5):
+    """{name: time} of the methods, one run of each in turn, so that clocks and heat fall on all alike. At least 20 rounds and `seconds`
+    per method, or `repeat` rounds. A method that runs out of memory on the way has its reason instead of a time."""
     runs, lost = {name: [] for name in starts}, {}
 
     def turn(act):
@@ -144,7 +144,7 @@ def measure(starts, clock, repeat):
 
     turn(lambda name, start: clock.allow_for(host_ms(start)))
     began, rounds = time.perf_counter(), 0
-    while rounds < repeat if repeat else rounds < 20 or time.perf_counter() - began < 0.5 * len(starts):
+    while rounds < repeat if repeat else rounds < 20 or time.perf_counter() - began < seconds * len(starts):
         rounds += 1
         turn(lambda name, start: runs[name].append(clock.time(start())))
     times = {}

@@ -1,0 +1,182 @@
+"""The results files, docs/results/<gpu>.json: reading, merging, selecting, writing. docs/results/README.md describes the format.
+
+    results = load(["docs/results/nvidia-h200.json"])
+    for row in rows(results, dtype="fp16", head_dim=64, causal=False, set="sizes", **{"pass": "forward"}):
+        print(row["gpu"], row["method"], row["seqlen"], row["time"] and row["time"]["median_ms"])
+
+A row read here carries two keys beside those of its file: `gpu`, the file's GPU in lower case with dashes (nvidia-h200), and `set`,
+which problem it belongs to (set_of()). Needs the standard library only.
+"""
+import json
+import pathlib
+import subprocess
+
+SCHEMA = "attention-results-1"
+CONFIGURATION = ("dtype", "batch", "heads", "seqlen", "head_dim", "causal")
+READ_HERE = ("gpu", "set")  # keys that load() adds
+
+
+class ResultsError(Exception):
+    """A file that is not usable, or a request that fits no row; one line."""
+
+
+def slug(gpu):
+    """"NVIDIA H200" -> "nvidia-h200"."""
+    return gpu.lower().replace(" ", "-")
+
+
+def batch_of(seqlen):
+    """The batch of the measured sizes: 4 up to 4096 tokens, 2 up to 8192, then 1, so that the work of a size stays in seconds."""
+    return 4 if seqlen <= 4096 else 2 if seqlen <= 8192 else 1
+
+
+def heads_of(head_dim):
+    """The heads of the measured sizes: a model 2048 wide."""
+    return max(1, 2048 // head_dim)
+
+
+def set_of(row):
+    """"sizes": the measured sizes; "scaling": one batch of 16 heads in fp16 at d 64, time and memory against N; else "other"."""
+    if row["heads"] == heads_of(row["head_dim"]) and row["batch"] == batch_of(row["seqlen"]):
+        return "sizes"
+    scaling = (row["batch"], row["heads"], row["head_dim"], row["dtype"], row["causal"]) == (1, 16, 64, "fp16", False)
+    return "scaling" if scaling else "other"
+
+
+def configuration(row):
+    return tuple(row[key] for key in CONFIGURATION)
+
+
+def row_key(row):
+    """What makes a row one of a kind on its GPU."""
+    return (row["method"], row["pass"], *configuration(row))
+
+
+def configuration_text(row):
+    """"fp16, B 4, H 32, N 4096, d 64, causal"."""
+    return f"{row['dtype']}, B {row['batch']}, H {row['heads']}, N {row['seqlen']}, d {row['head_dim']}" + (", causal" if row["causal"] else "")
+
+
+def driver_version():
+    """The GPU driver's version, None where nvidia-smi does not tell."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"], capture_output=True, text=True, timeout=20)
+        return done.stdout.strip() if done.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+# ---- reading ------------------------------------------------------------------------------------------------------------------
+
+
+def read(path):
+    """One file's object, checked: its schema, and every row that has figures is a GPU's and was verified."""
+    try:
+        result = json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(result, dict) or result.get("schema") != SCHEMA:
+        raise ResultsError(f"{path}: its schema is not {SCHEMA}")
+    missing = [key for key in ("gpu", "date", "commit", "versions", "rows", "sweeps") if key not in result]
+    if missing:
+        raise ResultsError(f"{path}: lacks {', '.join(missing)}")
+    known = set()
+    for row in result["rows"]:
+        where = f"{path}: {row.get('method')} {row.get('pass')}"
+        lacking = [key for key in (*CONFIGURATION, "method", "pass", "ours", "not_run", "emulated", "verified", "time") if key not in row]
+        if lacking:
+            raise ResultsError(f"{where}: a row lacks {', '.join(lacking)}")
+        where += f" ({configuration_text(row)})"
+        if row["emulated"]:
+            raise ResultsError(f"{where}: an emulated row; a CPU's time is no GPU's")
+        if row["not_run"] is None and row["ours"] and row["verified"] is not True:
+            raise ResultsError(f"{where}: its result was not verified")
+        if row_key(row) in known:
+            raise ResultsError(f"{where}: the row is in the file twice")
+        known.add(row_key(row))
+    return result
+
+
+def load(paths):
+    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. Raises ResultsError."""
+    merged = {}
+    for path in paths:
+        result = read(path)
+        gpu = slug(result["gpu"])
+        for row in result["rows"]:
+            row["gpu"], row["set"] = gpu, set_of(row)
+        merged[gpu] = merge(merged[gpu], result, path) if gpu in merged else result
+    return merged
+
+
+def merge(first, second, path):
+    """Two objects of one GPU as one; `path`, the second's, is for the error. The same row may not come from two commits or twice."""
+    if first["commit"] != second["commit"]:
+        raise ResultsError(f"{path}: rows of commit {second['commit']}, other files of {first['gpu']} are of commit {first['commit']}: one GPU, one commit")
+    for key, version in first["versions"].items():
+        other = second["versions"].get(key)
+        if None not in (version, other) and version != other and not key.endswith("_reason"):
+            raise ResultsError(f"{path}: measured with {key} {other}, other files of {first['gpu']} with {version}")
+    known = {row_key(row) for row in first["rows"]}
+    for row in second["rows"]:
+        if row_key(row) in known:
+            raise ResultsError(f"{path}: {row['method']} {row['pass']} ({configuration_text(row)}) is in another file of {first['gpu']} too")
+    fuller = first if first.get("device") else second
+    device = {key: fuller[key] for key in ("device", "device_reason") if key in fuller}
+    return {**first, **device, "date": max(first["date"], second["date"]), "versions": joined_versions(first["versions"], second["versions"]),
+            "rows": first["rows"] + second["rows"], "sweeps": first["sweeps"] + second["sweeps"]}
+
+
+def joined_versions(first, second):
+    """A version that one side alone knows (a shard without PyTorch) counts for both."""
+    known = {key: value for versions in (first, second) for key, value in versions.items() if value is not None and not key.endswith("_reason")}
+    absent = {key: value for key, value in {**second, **first}.items() if key.removesuffix("_reason") not in known}
+    return {**known, **absent}
+
+
+# ---- selecting ----------------------------------------------------------------------------------------------------------------
+
+
+def rows(results, **wanted):
+    """The rows of all GPUs whose keys have the wanted values, in the files' order: rows(results, method="step04", seqlen=4096)."""
+    return [row for result in results.values() for row in result["rows"] if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def one_row(results, **wanted):
+    """The one row that fits, None when there is none. Raises ResultsError when several do."""
+    found = rows(results, **wanted)
+    if len(found) > 1:
+        raise ResultsError(f"{len(found)} rows fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more")
+    return found[0] if found else None
+
+
+def beside(results, row, method):
+    """The row of another method at the same configuration, pass and GPU, None where it is missing or did not run."""
+    other = one_row(results, gpu=row["gpu"], method=method, **{"pass": row["pass"]}, **{key: row[key] for key in CONFIGURATION})
+    return None if other is None or other["not_run"] is not None else other
+
+
+def at(value, path):
+    """The value at a dotted path, "time.median_ms" or "kernels.scores.time_ms" (entries of a list by their name or number); None where
+    something on the way is null. Raises ResultsError for a name that is not there."""
+    for name in path.split("."):
+        if value is None:
+            return None
+        if isinstance(value, list):
+            value = {str(n): entry for n, entry in enumerate(value)} | {entry["name"]: entry for entry in value if isinstance(entry, dict) and "name" in entry}
+        if not isinstance(value, dict) or name not in value:
+            raise ResultsError(f"no field {path}")
+        value = value[name]
+    return value
+
+
+# ---- writing ------------------------------------------------------------------------------------------------------------------
+
+
+def save(result, path):
+    """Writes one GPU's object, whole or not at all."""
+    path = pathlib.Path(path)
+    stripped = {**result, "rows": [{key: value for key, value in row.items() if key not in READ_HERE} for row in result["rows"]]}
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(stripped, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    part.replace(path)

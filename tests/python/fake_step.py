@@ -1,0 +1,60 @@
+"""Stands for a step's executable in test_speedup_table.py: prints a GPU's --json with figures that follow from the flags alone, so that
+the runner is tested without a GPU. A wrapper script gives its name first: fake_step.py step04 --json - --dtype fp16 ...
+
+Each call is noted in FAKE_STEP_LOG. FAKE_STEP_WRONG names a step whose result is wrong, FAKE_STEP_CRASH one
+that the counters end, FAKE_STEP_TOO_LARGE the seqlen from which step01 and step02 do not fit."""
+import argparse
+import json
+import os
+import sys
+
+NAME = sys.argv[1]
+METHODS = {"step05": (("forward", False), ("standard backward", True), ("recompute backward", True))}
+MS = {"step01": 800, "step02": 400, "step03": 300, "step04": 100, "yardstick": 200, "forward": 100, "standard backward": 600, "recompute backward": 150}
+
+
+def device():
+    return {"schema": "attention-device-1", "gpu": {"name": "NVIDIA Made Up 1"}, "bytes_per_second": {"hbm_copy": 1.5e12}, "tile_products": [{"dtype": "fp32"}, {"dtype": "fp16"}],
+            "versions": {"git_commit": os.environ.get("FAKE_STEP_COMMIT", "abc123") or None, "cuda_toolkit": "13.0", "compiler": "made up 1"}}
+
+
+def method(name, backward, options, wrong):
+    ms = MS[name] * options.seqlen / 4096
+    reason = {"hbm_measured_reason": "counters are off"} if options.traffic == "off" else {}
+    return {"name": name, "backward": backward, "ran": True,
+            "exactness": [{"output": output, "pass": not wrong, "worst": 0.5, "relative_l2": error, "max_abs": 2 * error, "reason": "worst at 1,2,3" if wrong else ""}
+                          for output, error in (("dq", 1e-3), ("dk", 3e-3))],
+            "traffic": {"requested_expected_bytes": {"load": 3000, "store": 1000}, "hbm_expected_bytes": 5_000_000, "hbm_at_least": name == "step01",
+                        "hbm_measured_bytes": None if reason else 5_100_000, **reason, "requested_measured_bytes": None, "requested_measured_reason": "counters are off",
+                        "l2_to_sm_measured_bytes": 7, "spill_bytes": {"load": 0, "store": 0},
+                        "by_tensor": {"Q": {"hbm_expected_bytes": {"load": 10, "store": 2}}, "local": {}}},
+            "time": None if wrong else {"median_ms": ms, "p10_ms": ms - 1, "p90_ms": ms + 1, "runs": 20, "emulated": False, "tflops": 1000 / ms, "predicted_ms": None, "predicted_ms_reason": "no figures"},
+            "flops": {"useful": 11, "executed": 22}, "memory": {"extra_bytes": 4096, "grows": "N"},
+            "kernels": [{"name": "attention", "time_ms": ms, "hbm_expected_bytes": 5_000_000, "hbm_measured_bytes": None}]}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for flag in ("--json", "--dtype", "--device", "--check", "--traffic"):
+        parser.add_argument(flag)
+    for flag in ("--batch", "--heads", "--seqlen", "--head-dim"):
+        parser.add_argument(flag, type=int)
+    parser.add_argument("--causal", action="store_true")
+    options = parser.parse_args(sys.argv[2:])
+    with open(os.environ["FAKE_STEP_LOG"], "a") as log:
+        log.write(" ".join(sys.argv[1:]) + "\n")
+    if NAME == "step00":
+        return print(json.dumps(device()))
+    if NAME in ("step01", "step02") and options.seqlen >= int(os.environ.get("FAKE_STEP_TOO_LARGE", 1 << 40)):
+        print("a line before it", file=sys.stderr)
+        print(f"{NAME}: S and P need 9 bytes, 8 are free; step03 needs none of them", file=sys.stderr)
+        sys.exit(4)
+    if os.environ.get("FAKE_STEP_CRASH") == NAME and options.traffic != "off":
+        os.abort()
+    wrong = os.environ.get("FAKE_STEP_WRONG") == NAME
+    print(json.dumps({"step": NAME, "title": f"title of {NAME}", **({"tile": None, "tile_reason": "a library's"} if NAME == "yardstick" else {"tile": "128x64"}), "verdict": "FAIL" if wrong else "PASS", "failures": [],
+                      "methods": [method(*names, options, wrong) for names in METHODS.get(NAME, ((NAME, False),))]}))
+    sys.exit(1 if wrong else 0)
+
+
+main()
