@@ -171,7 +171,7 @@ def program_rows(folder, program, problem, device_flags, counters="off"):
     """The rows of one executable at one problem; `counters` is --traffic's value."""
     path = pathlib.Path(folder, program).resolve()
     if not path.is_file():
-        missing = "not built: CMake found no cuBLAS" if program == "yardstick" else "not built"
+        missing = "not built: `make yardstick` builds it where CMake finds cuBLAS" if program == "yardstick" else "not built"
         return [not_run_row(name, program, True, which, problem, missing) for name, which in expected_methods(program)]
     code, stdout, line = call([path, "--json", "-", *flags_of(problem), *device_flags, "--traffic", counters])
     lost_with_counters = code < 0 and counters != "off"  # a signal: the profiler's libraries run inside of the program
