@@ -320,7 +320,7 @@ def commands_in(documents, workshop, shown, told):
             yield fault
     for document in documents.values():
         for block in document.blocks:
-            if block.language == "" and any(re.match(r"\s*(?:\./(?:step|exercise|hunt)\w+\b|make \w+|python3 \S+\.py|cmake -|ctest |ncu )", line) for line in block.code):
+            if block.language == "" and any(re.match(r"\s*(?:\$ )?(?:\./(?:step|exercise|hunt)\w+\b|make \w+|python3 \S+\.py|cmake -|ctest |ncu )", line) for line in block.code):
                 yield f"{document.name}:{block.line}: a command in a plain block: ```sh if the executor can run it in seconds, else ```console"
         for line, text in shown_commands(document):
             for words in simple_commands(text):
