@@ -115,6 +115,17 @@ def times_cell(results, row, over):
     return milliseconds(row["time"]["median_ms"]) + (f" ({ratio:.2f}x)" if ratio is not None and row["method"] != over else "")
 
 
+def class_table(results, over, **wanted):
+    """A line per results file, a column per method: medians in ms, and the speedup over `over` of the same file."""
+    methods = sorted({row["method"]: row for row in rows(results, **wanted)}.values(), key=place)
+    lines = [["ms", "GPU", *(row["method"] for row in methods)]]
+    for name, result in results.items():
+        of_file = [one_row(results, **{**wanted, "gpu": name, "method": method["method"]}) for method in methods]
+        if any(row is not None for row in of_file):
+            lines.append([name, result["gpu"], *(times_cell(results, row, over) for row in of_file)])
+    return lines
+
+
 def exponent(points):
     """The least-squares slope of log(bytes) against log(N): the k of N^k. None with fewer than two points."""
     points = [(math.log(n), math.log(count)) for n, count in points if count]

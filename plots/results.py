@@ -97,12 +97,15 @@ def read(path):
     return result
 
 
-def load(paths):
-    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. Raises ResultsError."""
+def load(paths, each=False):
+    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. With `each` every file is an entry of
+    its own, under its name: many machines with the same GPU. Raises ResultsError."""
     merged = {}
     for path in paths:
         result = read(path)
-        gpu = slug(result["gpu"])
+        gpu = pathlib.Path(path).stem if each else slug(result["gpu"])
+        if each and gpu in merged:
+            raise ResultsError(f"{path}: another file is called {gpu} too")
         for row in result["rows"]:
             row["gpu"], row["set"] = gpu, set_of(row)
         merged[gpu] = merge(merged[gpu], result, path) if gpu in merged else result

@@ -307,6 +307,14 @@ class Documents(InFolder):
         code, out, err = self.call(self.folder / "all.json", other, "--merge", self.folder / "no.json")
         self.assertEqual((code, err.count("\n"), (self.folder / "no.json").exists()), (2, 1, False))
 
+    def test_many_machines(self):
+        seats = [self.write(f"seats/seat{n}.json", made_up_file(made_up_row("step02", 40.0), made_up_row("step04", ms), commit=commit)) for n, ms, commit in ((1, 10.0, "abc"), (2, 20.0, "def"))]
+        self.assertEqual(self.call(*seats)[0], 2, "the same GPU twice")
+        code, out, err = self.call("--each", *seats)
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"seat1 +NVIDIA Made Up 1 +40 +10 \(4.00x\)\nseat2 +NVIDIA Made Up 1 +40 +20 \(2.00x\)\n\n2 files\n")
+        self.assertEqual(self.call("--each", seats[0], self.write("other/seat1.json", made_up_file()))[0], 2)
+
     def test_refusals_and_bad_arguments(self):
         emulated = self.write("emulated.json", made_up_file(made_up_row("step02", 9.0) | {"emulated": True}))
         for flags, text in (((emulated,), "emulated"), (("no.json",), "no.json"), (("--run", "--shard", "0/2"), "--out"), (("--shard", "2/2"), "--shard"), (("--run", "--out", "/nowhere/x.json"), "cannot be written"),
