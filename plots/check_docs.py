@@ -188,7 +188,7 @@ class Workshop:
         return done.returncode, done.stdout
 
 
-UNSTABLE = ((re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?\s*(?:ms|us|µs|s)\b"), "(time)"), (re.compile(r"\(\d+ threads?\)"), "(threads)"), (re.compile(r"; built without CUDA"), ""),
+UNSTABLE = ((re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?\s*(?:ms|us|µs|s)\b"), "(time)"), (re.compile(r"\(\d+ threads?\)"), "(threads)"), (re.compile(r"; built without CUDA|, and this program was built without nvcc"), ""),
             (re.compile(r"\b\d+ (?=are free|CPU threads)"), "(some) "),
             # Errors follow the compiler's and the library's roundings. Sizes ("1.1 MB") stay.
             (re.compile(r"\d+\.\d+(?:e[+-]?\d+)?(?!\d*\s*[kMGT]?B\b)(?![\d.])"), "(number)"), (re.compile(r"\b\d+e[+-]?\d+\b"), "(number)"))
