@@ -5,7 +5,7 @@ import math
 from results import CONFIGURATION, ResultsError, at, beside, one_row, one_sweep, rows, tile_product
 from steps_table import bytes_text
 
-ORDER = ("step01", "step02", "step03", "step04", "yardstick", "step05 standard backward", "step05 recompute backward", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
+ORDER = ("step01", "step02", "step03", "step04", "step05 forward", "yardstick", "step05 standard backward", "step05 recompute backward", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
 # What a row's speedup is quoted over: (method, heading). "over step01" stands beside the others, never alone.
 OVER = {"forward": (("step02", "over step02"), ("yardstick", "over cuBLAS"), ("eager", "over eager"), ("step01", "over step01")),
         "backward": (("step05 standard backward", "over standard"), ("eager", "over eager"))}
@@ -24,7 +24,8 @@ def label(row):
     """"step04 online softmax", "step05 recompute backward", "PyTorch SDPA flash"."""
     if not row["ours"]:
         return f"PyTorch {row['method']}"
-    return row["method"] if row["method"].endswith("backward") or row["title"] in (None, row["method"]) else f"{row['method']} {row['title']}"
+    # A method of step05 has its own name; the title is the step's.
+    return row["method"] if " " in row["method"] or row["title"] in (None, "", row["method"]) else f"{row['method']} {row['title']}"
 
 
 def milliseconds(value):

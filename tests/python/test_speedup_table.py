@@ -161,6 +161,13 @@ class Tables(InFolder):
         return result_markers.article(self.load(made_up_file(*rows)), "gpu=nvidia-made-up-1 dtype=fp16 head_dim=64")
 
 
+class Labels(unittest.TestCase):
+    def test_methods(self):
+        for method, title, label in (("step04", "online softmax", "step04 online softmax"), ("step05 forward", "recompute backward", "step05 forward"), ("yardstick", None, "yardstick"),
+                                     ("step05 recompute backward", "recompute backward", "step05 recompute backward"), ("eager", "eager", "PyTorch eager")):
+            self.assertEqual(result_tables.label({"method": method, "title": title, "ours": method != "eager"}), label)
+
+
 class Figures(InFolder):
     def setUp(self):
         super().setUp()
@@ -404,6 +411,12 @@ class Runner(InFolder):
         shortage = {"method": "eager", "not_run": "CUDA out of memory. Tried to allocate 512.00 GiB. GPU 0 has a total capacity of 139 GiB. Process 17 has"}
         self.assertEqual(measure_rows.torch_row(shortage, "forward", CONFIGURATION)["not_run"], "CUDA out of memory. Tried to allocate 512.00 GiB")
         self.assertNotIn(("step05 forward", "forward"), rows)
+
+    def test_counters(self):
+        for flags, counters in ((("--seqlen", "512"), "off"), (("--seqlen", "512", "--batch", "1", "--heads", "1"), "auto"), (("--seqlen", "4096"), "auto")):
+            with self.subTest(flags=flags):
+                _, _, calls = self.run_table("--dtype", "fp16", "--head-dim", "64", "--no-causal", *flags)
+                self.assertEqual({call.split()[-1] for call in calls}, {counters})
 
     def test_what_does_not_fit_and_what_is_not_built(self):
         (self.build / "yardstick").unlink()
