@@ -123,20 +123,21 @@ class Faults(Made):
             self.planted("README.md", was, now, "README.md:3", what, "--only", "code")
 
     def test_fix(self):
-        self.write("src/main.cu", "// added\n// added\n" + SOURCE)
+        self.write("src/main.cu", 8 * "// added\n" + SOURCE)  # the numbers grow by a digit, so the second link of the line moves too
         self.assertEqual(self.check("--only", "code")[0], 1)
         self.assertEqual(self.check("--only", "code", "--fix"), (0, ""))
-        self.assertIn("[`int main()`](src/main.cu#L5), [`add(a, b)`](src/main.cu#L7-L8).", (self.root / "README.md").read_text())
+        self.assertIn("[`int main()`](src/main.cu#L11), [`add(a, b)`](src/main.cu#L13-L14).", (self.root / "README.md").read_text())
         self.assertFalse(list(self.root.rglob("*.part")))
-        self.write("src/main.cu", "int main() {\n" + 7 * "//\n" + "int main() {\nadd(a, b)\n")  # as near above as below
+        self.write("src/main.cu", 8 * "//\n" + "int main() {\n//\n//\n//\nint main() {\nadd(a, b)\n")  # as near above as below
         code, out = self.check("--only", "code", "--fix")
         self.assertEqual((code, out.count("\n")), (1, 1), out)
-        self.assertIn("it stands at lines 1 and 9: choose", out)
+        self.assertIn("it stands at lines 9 and 13: choose", out)
 
     def test_commands(self):
         for was, now, line, what in (("--seqlen 64\n", "--seqlens 64\n", 7, "exit code 2: --seqlens: unknown flag"), ("make step04 &&", "make step05 &&", 7, "make step05: not built"),
                                      ("make step04 &&", "make test &&", 7, "show it as console"), ("on 64 tokens", "on 65 tokens", 13, "does not print this line"), ("1.1 MB", "1.2 MB", 13, "does not print"),
                                      ("error 1.5e-07", "errors 1.5e-07", 15, "does not print"), ("# exit code 3", "# exit code 4", 19, "exit code 3: refused"), ("--fail   # exit code 3", "--fail", 19, "exit code 3"),
+                                     ("./step04 --fail   # exit code 3", "true   # exit code 3", 19, "exit code 0"), ("make step04 &&", "false\n", 7, "exit code 1"),
                                      ("--seqlen 128", "--seq 128", 23, "--seq: unknown flag"), ("src/tool.py", "src/tools.py", 24, "there is no src/tools.py"), ("--flag 1", "--flags 1", 24, "--flags"),
                                      ("```console\n", 9 * "\n" + "```\n", 32, "a command in a plain block"), ("`[not a link](nowhere.md)`", "`./step04 --speed`", 4, "--speed: unknown flag"),
                                      ("`[not a link](nowhere.md)`", "\n    ./step04 --speed", 5, "--speed: unknown flag"), ("`[not a link](nowhere.md)`", "`make tee`", 4, "No rule to make target")):
