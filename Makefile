@@ -3,6 +3,7 @@
 #   make step04     build ./step04 (likewise yardstick, the row with cuBLAS)
 #   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the documents' figures
 #   make test       build and pass the tests (the GPU's too, where there is one)
+#   make plots      draw the figures of the results in docs/results, or of RESULTS=file: docs/figures/*.svg, *.png (needs Matplotlib)
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024", TABLE_FLAGS="--dtype fp16"
 MAKEFLAGS += --no-print-directory
 BUILD ?= build
@@ -36,6 +37,10 @@ table: $(BUILD)/CMakeCache.txt
 test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)
 	@$(CTEST) --test-dir $(BUILD) --output-on-failure
+
+.PHONY: plots
+plots:
+	@python3 plots/draw_all.py $(RESULTS)
 
 $(BUILD)/CMakeCache.txt:
 	@./setup.sh

@@ -25,6 +25,7 @@ need nlohmann-json3-dev has_header nlohmann/json.hpp
 need libboost-context-dev has_header boost/context/detail/fcontext.hpp
 need catch2 has_catch2
 need python3-numpy python3 -c 'import numpy'
+if [ "${1:-}" = plots ]; then need python3-matplotlib python3 -c 'import matplotlib'; fi  # the figures alone ask for it
 
 if [ -n "$missing" ]; then
   as_root=""

@@ -106,7 +106,7 @@ def step_row(run, method, problem):
     row["by_tensor"] = {tensor: sum(entry["hbm_expected_bytes"].values()) for tensor, entry in traffic["by_tensor"].items() if "hbm_expected_bytes" in entry}
     row["extra_bytes"], row["grows"] = method["memory"]["extra_bytes"], method["memory"]["grows"]
     row["error"] = {key: worst_of(check[key] for check in checks) for key in ("relative_l2", "max_abs")} | {"worst_share": worst_of(check["worst"] for check in checks)}
-    row["kernels"] = [{key: kernel[key] for key in ("name", "time_ms", "hbm_expected_bytes", "hbm_measured_bytes")} for kernel in method["kernels"]]
+    row["kernels"] = [{key: kernel[key] for key in ("name", "time_ms", "executed_flops", "hbm_expected_bytes", "hbm_measured_bytes")} for kernel in method["kernels"]]
     row["kernel_count"] = len(row["kernels"])
     return row
 
@@ -189,6 +189,14 @@ def program_rows(folder, program, problem, device_flags, counters="off"):
         for row in (row for row in rows if row["not_run"] is None):
             row["hbm_measured_bytes_reason"] = f"the run with counters was ended by signal {signal}; this one had none"
     return rows
+
+
+def sweep(folder, problem):
+    """(what step04 --sweep-tiles tells, why it does not, seconds)."""
+    began = time.monotonic()
+    code, stdout, line = call([pathlib.Path(folder, "step04").resolve(), "--sweep-tiles", "--json", "-", *flags_of(problem), "--device", "gpu", "--check", "sample:64"])
+    found = json.loads(stdout) if code == 0 else None
+    return found, line or f"exit {code}", time.monotonic() - began
 
 
 # ---- PyTorch ------------------------------------------------------------------------------------------------------------------

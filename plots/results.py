@@ -26,8 +26,8 @@ def slug(gpu):
 
 
 def batch_of(seqlen):
-    """The batch of the measured sizes: 4 up to 4096 tokens, 2 up to 8192, then 1, so that the work of a size stays in seconds."""
-    return 4 if seqlen <= 4096 else 2 if seqlen <= 8192 else 1
+    """The batch of the measured sizes: 4 up to 4096 tokens, then 1, so that the work of a size stays in seconds."""
+    return 4 if seqlen <= 4096 else 1
 
 
 def heads_of(head_dim):

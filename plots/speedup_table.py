@@ -78,9 +78,21 @@ def chosen_problems(options, dtypes):
     causals = (False, True) if options.causal is None else (options.causal,)
     seqlens = options.seqlen or (measure_rows.SEQLENS if options.full else (measure_rows.HEADLINE,))
     scaling = options.full and "fp16" in dtypes and 64 in head_dims and False in causals
-    everything = measure_rows.problems(dtypes, head_dims, causals, seqlens, scaling, options.batch, options.heads)
+    return dealt(measure_rows.problems(dtypes, head_dims, causals, seqlens, scaling, options.batch, options.heads), options)
+
+
+def chosen_sweeps(options, dtypes):
+    """The problems at which step04's tiles are swept: the headline's, not causal. bf16 has the shapes and the times of fp16."""
+    wanted = [dtype for dtype in options.dtype or dtypes if dtype != "bf16"]
+    seqlens = options.seqlen or (measure_rows.HEADLINE,)
+    if options.causal or measure_rows.HEADLINE not in seqlens:
+        return []
+    return dealt(measure_rows.problems(wanted, options.head_dim or (64, 128), (False,), (measure_rows.HEADLINE,), False, options.batch, options.heads), options)
+
+
+def dealt(everything, options):
+    """The shard's part: there and back, as one deals cards; else one shard of four had all of d 64."""
     shard, shards = options.shard
-    # There and back, as one deals cards: else one shard of four had all of d 64.
     return [problem for n, problem in enumerate(everything) if shard == (n % shards if n // shards % 2 == 0 else shards - 1 - n % shards)]
 
 
@@ -130,6 +142,17 @@ def measure(options, figures):
             save(result, path)
             ran = [row for row in rows if row["not_run"] is None]
             print(f"{name}: {seconds:.1f} s, {len(ran)} of {len(rows)} rows" + "".join(f"\n    {row['method']} {row['pass']}: {row['not_run']}" for row in rows if row["not_run"]), flush=True)
+        for problem in chosen_sweeps(options, served_dtypes(figures)):
+            name = f"tiles of step04, {configuration_text(problem)}"
+            others = [sweep for sweep in result["sweeps"] if configuration(sweep) != configuration(problem)]
+            if options.resume and len(others) < len(result["sweeps"]):
+                print(f"{name}: kept", flush=True)
+                continue
+            sweep, reason, seconds = measure_rows.sweep(options.folder, problem)
+            if sweep:
+                result["sweeps"] = others + [sweep]
+                save(result, path)
+            print(f"{name}: {seconds:.1f} s" + (f", best {sweep['best']}" if sweep else f", not swept: {reason}"), flush=True)
     finally:
         torch.close()
     return path, not any(row["verified"] is False for row in result["rows"])
@@ -214,7 +237,7 @@ def parse(arguments):
     parser.add_argument("--head-dim", nargs="+", type=positive, help="(64 128)")
     parser.add_argument("--causal", action=argparse.BooleanOptionalAction, help="(both)")
     parser.add_argument("--seqlen", nargs="+", type=positive, help=f"({measure_rows.HEADLINE})")
-    parser.add_argument("--batch", type=positive, help="(4, from 8192 tokens 2, from 16384 tokens 1)")
+    parser.add_argument("--batch", type=positive, help="(4, from 8192 tokens 1)")
     parser.add_argument("--heads", type=positive, help="(2048 / head_dim)")
     parser.add_argument("--full", action="store_true", help=f"N of {', '.join(map(str, sorted(measure_rows.SEQLENS)))}, and time and memory against N up to {max(measure_rows.SCALING_SEQLENS)}")
     parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N", help="the I-th of N parts of the configurations (0/1), for several GPUs; give each its --out")

@@ -78,7 +78,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
-  with_tile(p, ForwardTiles{}, [&](auto tile) {
+  with_tile(p, SweepTiles{}, [&](auto tile) {
     using T = decltype(tile);
     using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
@@ -97,7 +97,7 @@ inline std::vector<KernelCost> cost(const Problem& p) {
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
-  return tile_choices(p, ForwardTiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
+  return tile_choices(p, SweepTiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
 }
 
 inline Step step() {

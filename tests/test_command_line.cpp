@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -75,6 +77,9 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --softmax-scale nan", 2, "finite");
   refuses("step04 --softmax-scale 0", 2, "above 0");
   refuses("step04 --repeat 0", 2, "--repeat");
+  refuses("step04 --sweep-tiles --tile 64x64", 2, "--tile");
+  refuses("step04 --sweep-tiles --save /tmp", 2, "--save");
+  refuses("step04 --sweep-tiles --trace-row 3", 2, "--trace-row");
   refuses("step04 --seed -1", 2, "--seed");
   refuses("step04 --preset bert", 2, "article, gpt2");
   refuses("step04 --seqlen 64 --trace-row 64", 2, "0 to 63");
@@ -85,7 +90,7 @@ TEST_CASE("bad arguments exit 2 with one line") {
 
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
   refuses("step04 --product tensor-cores", 3, "cuda-cores");
-  refuses("step04 --sweep-tiles", 3, "--tile");
+  refuses("step04 --sweep-tiles", 3, "even the smallest tile", "ATTN_SMEM_LIMIT=1000");
   refuses("step04 --tile 48x48", 3, "64x64");
   refuses("step04 --head-dim 100000", 3, "takes head_dim 1 to");
   refuses("step04", 3, "bytes of SRAM per block, 1000 are allowed", "ATTN_SMEM_LIMIT=1000");
@@ -96,6 +101,26 @@ TEST_CASE("less SRAM takes a smaller tile, or names the bytes") {  // hard case 
   REQUIRE(smaller.code == 0);
   CHECK(Json::parse(smaller.out)["tile"] != Json::parse(run("step04 --seqlen 70 --json -").out)["tile"]);
   refuses("step04 --tile 128x64", 3, "65536 are allowed", "ATTN_SMEM_LIMIT=65536");
+}
+
+TEST_CASE("--sweep-tiles: a line per tile, the article's tile last, JSON") {
+  const std::string sweep = "step04 --sweep-tiles --load '" ATTN_TEST_DATA "/half_d64'";
+  const Outcome outcome = run(sweep + " --json -", "ATTN_SMEM_LIMIT=20000");
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const Json json = Json::parse(outcome.out);
+  CHECK(json["schema"] == "attention-sweep-1");
+  CHECK(json["dtype"] == "fp16");  // as the files say
+  CHECK(json["tiles"].size() == 9);
+  for (const Json& tile : json["tiles"]) {
+    CHECK(outcome.err.find("\n  " + tile["tile"].get<std::string>() + " ") != std::string::npos);
+    CHECK(tile["not_run"].is_null() == (tile["sram_bytes"] <= 20000));
+  }
+  const std::string last = "\narticle   64x64 asks for 27664 bytes of SRAM per block, 20000 are allowed\n";
+  CHECK(outcome.err.substr(outcome.err.size() - std::min(last.size(), outcome.err.size())) == last);
+  const Outcome planned = run("step04 --sweep-tiles --plan --seqlen 131072 --heads 64 --json -");
+  CHECK(planned.code == 0);
+  CHECK(Json::parse(planned.out)["tiles"][0]["not_run"] == "nothing ran (--plan)");
 }
 
 TEST_CASE("a request that cannot fit ends before any work") {  // hard case A11
@@ -149,6 +174,8 @@ TEST_CASE("--json - gives JSON on stdout and the report on stderr") {
   // What does not exist is null, with a reason.
   CHECK(json["traffic"]["hbm_measured_bytes"].is_null());
   CHECK_FALSE(json["traffic"]["hbm_measured_reason"].get<std::string>().empty());
+  CHECK(json["kernels"][0]["blocks_per_sm"].is_null());
+  CHECK(json["kernels"][0]["blocks_per_sm_reason"] == "the CPU executor has no SMs");
   CHECK(json["time"]["tflops"].is_null());
 }
 
@@ -214,6 +241,37 @@ TEST_CASE("--trace-row ends with the kernel's own LSE") {
   CHECK(outcome.code == 0);
   CHECK(outcome.out.find("replayed on the host") != std::string::npos);
   CHECK(outcome.out.find("1.38629") != std::string::npos);  // ln 4: four visible keys of equal score
+}
+
+TEST_CASE("chapter 4's four numbers: by hand, by the trace and by the kernel") {
+  // Scores 1, 3 in the first key tile and 2, 5 in the second; V is one column. The recurrence of the chapter's table, in its order.
+  const double alpha = std::exp(3.0 - 5), l0 = std::exp(1.0 - 3) + 1, l1 = alpha * l0 + (std::exp(2.0 - 5) + 1);
+  const double a0 = std::exp(1.0 - 3) * 10 + 1 * 20, a1 = alpha * a0 + std::exp(2.0 - 5) * 30 + 1 * 40;
+  const double direct = std::exp(-4.0) + std::exp(-2.0) + std::exp(-3.0) + 1;  // with the maximum known from the start
+  CHECK(std::abs(l1 - direct) < 1e-15);
+  const std::string chapter = slurp(ATTN_SOURCE_FOLDER "/docs/04-online-softmax.md");
+  for (const double number : {alpha, l0, l1, a0, a1, a1 / l1, 5 + std::log(l1)}) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.6f", number);
+    INFO(text);
+    CHECK(chapter.find(text) != std::string::npos);
+  }
+
+  // A tile holds 32 keys here: the first one's other 30 score -150, and e^(-150 - 3) is nothing beside 1.
+  const Folder folder;
+  std::vector<float> keys(34, -150), values(34, 0);
+  keys[0] = 1, keys[1] = 3, keys[32] = 2, keys[33] = 5;
+  values[0] = 10, values[1] = 20, values[32] = 30, values[33] = 40;
+  write_npy(folder.path + "/q.npy", {1, 1, 1, 1}, std::vector<float>{1});
+  write_npy(folder.path + "/k.npy", {1, 1, 34, 1}, keys);
+  write_npy(folder.path + "/v.npy", {1, 1, 34, 1}, values);
+  const Outcome outcome = run("step04 --load " + folder.path + " --softmax-scale 1 --tile 64x32 --trace-row 0 --save " + folder.path + "/out");
+  INFO(outcome.out);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.out.find("0            0..31                 3        1.13533528             0") != std::string::npos);
+  CHECK(outcome.out.find("1           32..33                 5        1.20343799      0.135335") != std::string::npos);
+  CHECK(std::abs(read_npy(folder.path + "/out/o.npy", 4).values.at(0) - a1 / l1) < 1e-6 * a1 / l1);
+  CHECK(std::abs(read_npy(folder.path + "/out/lse.npy", 3).values.at(0) - (5 + std::log(l1))) < 1e-6 * 5);
 }
 
 TEST_CASE("a trace of a step whose library chooses the tiles takes 64 keys at a time") {

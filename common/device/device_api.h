@@ -21,6 +21,9 @@ struct LaunchRecord {
   std::vector<TensorBytes> counted;    // CPU executor only: requested bytes, exact
   int64_t counted_flops = 0;           // CPU executor only: executed FLOPs, as KernelCost defines them
   int64_t local_bytes_per_thread = 0;  // GPU only: cudaFuncAttributes::localSizeBytes (spills)
+  // GPU only, and not of a library's kernels.
+  std::optional<int> registers_per_thread;  // cudaFuncAttributes::numRegs
+  std::optional<int> blocks_per_sm;         // how many blocks of this launch an SM holds at a time, as the CUDA runtime works it out
 };
 
 class Device {

@@ -39,7 +39,6 @@ void refuse_overflow(const Problem& p) {
 
 Problem make_problem(const Options& options, const Step& step, const Device& device) {
   if (options.tensor_cores) throw Unsupported(fmt::format("{} has no tensor-core product yet; it runs with --product cuda-cores", step.id));
-  if (options.sweep_tiles) throw Unsupported(fmt::format("{} cannot sweep its tiles yet; --tile runs one at a time", step.id));
 
   const bool gpu = device.kind() == DeviceKind::gpu;
   Problem p;

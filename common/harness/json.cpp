@@ -33,6 +33,14 @@ void put_text(Json& object, const std::string& key, const std::string& text, con
     object[key] = text;
 }
 
+template <class T>
+void put_number(Json& object, const std::string& key, const std::optional<T>& number, const std::string& reason_without) {
+  if (number)
+    object[key] = *number;
+  else
+    put_null(object, key, reason_without);
+}
+
 Json both_ways(const std::vector<TensorBytes>& bytes) { return {{"load", total_load(bytes)}, {"store", total_store(bytes)}}; }
 
 int64_t total(const std::vector<TensorBytes>& bytes) { return total_load(bytes) + total_store(bytes); }
@@ -172,6 +180,9 @@ Json kernels(const RunResult& r, const MethodResult& m) {
       entry["local_bytes_per_thread"] = launch->local_bytes_per_thread;
     else
       put_null(entry, "local_bytes_per_thread", launch ? "the CPU executor has no local memory" : no_run_reason(r, m));
+    const std::string unknown = !launch ? no_run_reason(r, m) : r.device == DeviceKind::cpu ? "the CPU executor has no SMs" : "a library's kernel does not say";
+    put_number(entry, "registers_per_thread", launch ? launch->registers_per_thread : std::nullopt, unknown);
+    put_number(entry, "blocks_per_sm", launch ? launch->blocks_per_sm : std::nullopt, unknown);
     list.push_back(entry);
   }
   return list;
@@ -269,7 +280,57 @@ Json versions(const RunResult& r) {
   return object;
 }
 
+/// One tile of a sweep.
+Json swept_tile(const SweptTile& swept) {
+  const RunResult& r = swept.run;
+  const MethodResult& m = swept.method();
+  const LaunchRecord* longest = swept.longest_kernel();
+  const std::string nothing_ran = no_run_reason(r, m);
+  Json entry = {{"tile", tile_name(swept.tile.shape)}, {"sram_bytes", swept.tile.sram_bytes}, {"threads", swept.tile.threads}};
+  put_text(entry, "longest_kernel", longest ? longest->kernel : "", nothing_ran);
+  put_number(entry, "blocks_per_sm", longest ? longest->blocks_per_sm : std::nullopt, no_occupancy_reason(swept));
+  entry["requested_bytes"] = total(m.requested());
+  put_requested(entry, m.requested(), m.uses_library());
+  if (longest && r.device == DeviceKind::cpu)
+    entry["requested_counted_bytes"] = both_ways(m.counted());
+  else
+    put_null(entry, "requested_counted_bytes", longest ? "only the CPU executor counts (--device cpu)" : nothing_ran);
+  entry["hbm_expected_bytes"] = total(m.hbm());
+  put_measured(entry, r, m, m.measured && m.measured->measured() ? &m.measured->together : nullptr);
+  put_time(entry, r, m);
+  entry["not_run"] = m.not_run.empty() && !r.planned_only ? Json(nullptr) : Json(nothing_ran);
+  put_number(entry, "verified", swept.verified(), m.not_run.empty() && !r.planned_only ? "not checked (--check none)" : nothing_ran);
+  entry["verdict"] = m.not_run.empty() ? r.verdict : "not run";
+  entry["exactness"] = exactness(m.checks);
+  entry["failures"] = r.failures;
+  return entry;
+}
+
 }  // namespace
+
+std::string sweep_json_text(const Sweep& sweep) {
+  const RunResult& any = sweep.tiles.front().run;
+  const Problem& p = any.problem;
+  Json json = {{"schema", "attention-sweep-1"}, {"step", any.step}, {"title", any.title}, {"method", any.methods.back().name}};
+  put_text(json, "gpu", any.device == DeviceKind::gpu ? any.device_name : "", "the run used the CPU executor");
+  json["emulated"] = any.device == DeviceKind::cpu;
+  json["dtype"] = dtype_name(p.dtype);
+  json["batch"] = p.batch;
+  json["heads"] = p.heads;
+  put_number(json, "seqlen", p.seqlen_q == p.seqlen_k ? std::optional(p.seqlen_q) : std::nullopt, "seqlen_q and seqlen_k differ");
+  json["seqlen_q"] = p.seqlen_q;
+  json["seqlen_k"] = p.seqlen_k;
+  json["head_dim"] = p.head_dim;
+  json["causal"] = p.causal;
+  json["sram_limit_bytes"] = p.sram_limit;
+  json["tiles"] = Json::array();
+  for (const SweptTile& swept : sweep.tiles) json["tiles"].push_back(swept_tile(swept));
+  const SweptTile* best = sweep.best();
+  put_text(json, "best", best ? tile_name(best->tile.shape) : "", sweep.no_best_reason());
+  json["article"] = describe_article_tile(sweep);
+  json["versions"] = versions(any);
+  return json.dump(2) + "\n";
+}
 
 std::string json_text(const RunResult& r) {
   const Problem& p = r.problem;

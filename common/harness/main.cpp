@@ -3,12 +3,14 @@
 #include <cstdio>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "common/harness/exit_code.h"
 #include "common/harness/json.h"
 #include "common/harness/options.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
+#include "common/harness/sweep.h"
 
 namespace attention {
 
@@ -27,6 +29,25 @@ const Step& the_step(DeviceKind device) {
   throw Unsupported(any_step().id + (device == DeviceKind::gpu ? " has no GPU kernels in this build" : " runs on a GPU only: its products are a library's"));
 }
 
+/// The report for the person and, where --json asks for it, the one for programs.
+template <class Json>
+void publish(const Options& options, const std::string& report, Json&& json) {
+  const bool json_to_stdout = options.json == "-";
+  std::fputs(report.c_str(), json_to_stdout ? stderr : stdout);
+  if (json_to_stdout)
+    std::fputs(json().c_str(), stdout);
+  else if (!options.json.empty())
+    write_whole(options.json, json());
+  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
+}
+
+/// 0, or CheckFailed with the first of `failures`.
+int end(const std::vector<std::string>& failures) {
+  if (failures.empty()) return 0;
+  const size_t more = failures.size() - 1;
+  throw CheckFailed(failures.front() + (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));
+}
+
 int run_main(int argc, char** argv) {
   std::string help;
   const std::optional<Options> options = parse_options(argc, argv, any_step(), help);
@@ -34,24 +55,24 @@ int run_main(int argc, char** argv) {
     std::fputs(help.c_str(), stdout);
     return 0;
   }
-  const bool json_to_stdout = options->json == "-";
-  if (!options->json.empty() && !json_to_stdout) refuse_unwritable(options->json);
+  if (!options->json.empty() && options->json != "-") refuse_unwritable(options->json);
 
   ChosenDevice chosen = choose_device(*options);
-  RunResult result;
-  {
-    Progress progress;
-    result = run_step(*options, the_step(chosen.device->kind()), chosen, progress);
+  const Step& step = the_step(chosen.device->kind());
+  if (options->sweep_tiles) {
+    const Sweep sweep = [&] {
+      Progress progress;
+      return sweep_tiles(*options, step, chosen, progress);
+    }();
+    publish(*options, sweep_text(sweep), [&] { return sweep_json_text(sweep); });
+    return end(sweep.failures());
   }
-  std::fputs(report_text(result).c_str(), json_to_stdout ? stderr : stdout);
-  if (json_to_stdout)
-    std::fputs(json_text(result).c_str(), stdout);
-  else if (!options->json.empty())
-    write_whole(options->json, json_text(result));
-  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
-  if (result.failures.empty()) return 0;
-  const size_t more = result.failures.size() - 1;
-  throw CheckFailed(result.failures.front() + (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));
+  const RunResult result = [&] {
+    Progress progress;
+    return run_step(*options, step, chosen, progress);
+  }();
+  publish(*options, report_text(result), [&] { return json_text(result); });
+  return end(result.failures);
 }
 
 }  // namespace

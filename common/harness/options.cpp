@@ -128,7 +128,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it");
   value("--product", "KIND", "Tile products on cuda-cores or tensor-cores (cuda-cores)");
   value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in");
-  flag("--sweep-tiles", options.sweep_tiles, "Run every compiled-in tile");
+  flag("--sweep-tiles", options.sweep_tiles, "Run every tile that is compiled in and compare them");
   value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0");
   value("--load", "DIR", "Read q.npy k.npy v.npy (do.npy for the backward); sizes come from the files");
   value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none");
@@ -198,6 +198,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   text("--load", options.load_dir);
   text("--save", options.save_dir);
   text("--json", options.json);
+  if (options.sweep_tiles)
+    for (const char* one_tile : {"--tile", "--trace-row", "--save"})
+      if (given(one_tile)) throw BadArguments(fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
   using RaceCheck = ExecutorOptions::RaceCheck;
   if (given("--race-check"))
     options.race_check = parse_choice<RaceCheck>("--race-check", typed["--race-check"], {{"none", RaceCheck::none}, {"ends", RaceCheck::ends}, {"all", RaceCheck::all}});

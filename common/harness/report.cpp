@@ -23,11 +23,12 @@ std::vector<TensorBytes> pairs_only(std::vector<TensorBytes> bytes) {
   return bytes;
 }
 
-std::string heading(const RunResult& r) {
+/// `tile`: what the heading says of it.
+std::string heading(const RunResult& r, const std::string& tile) {
   const Problem& p = r.problem;
   const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N {}", p.seqlen_q) : fmt::format("Nq {}  Nk {}", p.seqlen_q, p.seqlen_k);
-  std::string text = fmt::format("{}  {}     {}  B {}  H {}  {}  d {}{}  tile {}       {}\n", r.step, r.title, dtype_name(p.dtype), p.batch, p.heads, lengths, p.head_dim,
-                                 p.causal ? "  causal (bottom-right)" : "", p.tile == TileShape{} ? "the library's" : fmt::format("{}x{}", p.tile.br, p.tile.bc), r.device_name);
+  std::string text = fmt::format("{}  {}     {}  B {}  H {}  {}  d {}{}  {}       {}\n", r.step, r.title, dtype_name(p.dtype), p.batch, p.heads, lengths, p.head_dim,
+                                 p.causal ? "  causal (bottom-right)" : "", tile, r.device_name);
   if (!r.device_note.empty()) text += fmt::format("device: {}, chosen because: {}; times below are emulation, not GPU time\n", r.device_name, r.device_note);
   return text;
 }
@@ -161,7 +162,72 @@ std::string methods(const RunResult& r) {
   return text + recompute_or_not(r);
 }
 
+/// What the check said of a tile's method, in a few words.
+std::string sweep_verdict(const SweptTile& swept) {
+  if (swept.run.planned_only) return "n/a";
+  if (!swept.verified()) return "not checked";
+  double worst = 0;
+  bool sampled = false;
+  for (const CheckResult& c : swept.method().checks) worst = std::max(worst, c.worst), sampled = sampled || c.sampled;
+  return *swept.verified() ? fmt::format("PASS {:.2f}{}", worst, sampled ? " (sampled)" : "") : "FAIL";
+}
+
+std::string sweep_row(const SweptTile& swept, bool best) {
+  const MethodResult& m = swept.method();
+  std::string text = fmt::format("  {:<9}{:>9}{:>9}", tile_name(swept.tile.shape), swept.tile.sram_bytes, swept.tile.threads);
+  const LaunchRecord* longest = swept.longest_kernel();
+  const bool counted = swept.run.device == DeviceKind::cpu && longest;
+  const bool gpu_time = m.time && !m.time->emulated;
+  text += fmt::format("{:>11}{:>11}{:>11}{:>14}{:>14}", longest && longest->blocks_per_sm ? std::to_string(*longest->blocks_per_sm) : "n/a", human_bytes(total(m.requested())),
+                      counted ? human_bytes(total(m.counted())) : "n/a", human_bytes(total(m.hbm())), bytes_or_na(m.measured ? hbm_total(m.measured->together) : std::nullopt));
+  if (!m.not_run.empty()) return text + fmt::format("  not run: {}\n", m.not_run);
+  return text + fmt::format("{:>10}{:>9}  {}{}\n", m.time ? human_ms(m.time->median_ms) : "n/a", gpu_time ? fmt::format("{:.1f}", m.useful_flops / m.time->median_ms * 1e-9) : "n/a",
+                            sweep_verdict(swept), best ? "   <- best" : "");
+}
+
+/// Why a column of the sweep is n/a: one line per reason.
+std::string sweep_reasons(const Sweep& sweep) {
+  std::string text;
+  const auto say = [&](const char* what, const std::string& why) {
+    const std::string line = fmt::format("          {}: {}\n", what, why);
+    if (!why.empty() && text.find(line) == std::string::npos) text += line;
+  };
+  for (const SweptTile& swept : sweep.tiles) {
+    const RunResult& r = swept.run;
+    if (!swept.method().not_run.empty()) continue;  // its line says why
+    say("blocks per SM n/a", no_occupancy_reason(swept));
+    if (r.device == DeviceKind::gpu && !r.planned_only) say("counted n/a", "the CPU executor counts (--device cpu)");
+    say("HBM measured n/a", not_measured_reason(r, swept.method()));
+    if (r.device == DeviceKind::cpu && !r.planned_only) say("TFLOP/s n/a", "emulated time is no GPU time");
+    if (r.verdict.find("PASS, ") == 0) say("exact", r.verdict);
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string sweep_text(const Sweep& sweep) {
+  const RunResult& any = sweep.tiles.front().run;
+  const SweptTile* best = sweep.best();
+  std::string text = heading(any, fmt::format("{} tiles", sweep.tiles.size()));
+  text += fmt::format("{:<11}{:>9}{:>9}{:>11}{:>11}{:>11}{:>14}{:>14}{:>10}{:>9}  {}\n", "tile", "SRAM", "threads", "blocks/SM", "requested", "counted", "HBM expected", "HBM measured",
+                      any.device == DeviceKind::gpu ? "time" : "emulated", "TFLOP/s", "exact: worst of the allowance");
+  for (const SweptTile& swept : sweep.tiles) text += sweep_row(swept, &swept == best);
+  text += fmt::format("          SRAM in bytes per block, of {} allowed{}\n", any.problem.sram_limit,
+                      any.methods.back().expected.size() > 1 ? "; blocks per SM are the longest kernel's" : "");
+  text += sweep_reasons(sweep);
+  for (const std::string& line : sweep.failures()) text += fmt::format("FAIL      {}\n", line);
+  text += best ? fmt::format("best      {}: {}, the fastest that passed\n", tile_name(best->tile.shape), human_ms(best->method().time->median_ms))
+               : fmt::format("best      n/a: {}\n", sweep.no_best_reason());
+  return text + fmt::format("article   {}\n", describe_article_tile(sweep));
+}
+
+std::string no_occupancy_reason(const SweptTile& swept) {
+  if (const LaunchRecord* longest = swept.longest_kernel())
+    return longest->blocks_per_sm ? "" : swept.run.device == DeviceKind::cpu ? "the CPU executor has no SMs" : "a library's kernel does not say";
+  if (swept.run.planned_only) return "nothing ran (--plan)";
+  return swept.method().not_run.empty() ? "the result was wrong" : swept.method().not_run;
+}
 
 std::string human_bytes(int64_t bytes) {
   const double value = static_cast<double>(bytes);
@@ -181,7 +247,7 @@ std::string not_measured_reason(const RunResult& r, const MethodResult& m) {
 
 std::string report_text(const RunResult& r) {
   const MethodResult& last = r.methods.back();
-  std::string text = heading(r);
+  std::string text = heading(r, "tile " + (r.problem.tile == TileShape{} ? "the library's" : tile_name(r.problem.tile)));
   for (const MethodResult& method : r.methods)
     if (!method.backward || &method == &last) text += exactness(r, method);
   if (!r.planned_only && r.verdict.find("PASS, ") == 0) text += fmt::format("          {}\n", r.verdict);

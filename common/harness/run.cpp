@@ -77,8 +77,9 @@ std::vector<std::string> count_differences(const std::vector<KernelCost>& expect
 /// The state of one run; its methods are the stages, in order.
 class Run {
  public:
-  Run(const Options& options, const Step& step, Device& device, Progress& progress, const InputTensors& inputs, RunResult& result)
-      : options_(options), step_(step), device_(device), progress_(progress), inputs_(inputs), result_(result), problem_(result.problem), buffers_(device) {}
+  Run(const Options& options, const Step& step, Device& device, Progress& progress, ProblemData& data, RunResult& result)
+      : options_(options), step_(step), device_(device), progress_(progress), inputs_(data.inputs), selection_(data.selection), reference_(data.reference), result_(result),
+        problem_(result.problem), buffers_(device) {}
 
   void allocate(const std::vector<Scratch>& scratch, bool backward) {
     for (const NamedBytes& tensor : tensor_bytes(problem_, backward)) buffers_.add(tensor.name, tensor.bytes);
@@ -127,8 +128,6 @@ class Run {
 
   /// The whole outputs, of the last method that computed each.
   const std::vector<Output>& outputs() const { return outputs_; }
-  const Reference* reference() const { return reference_.get(); }
-  bool sampled() const { return !selection_.full; }
 
  private:
   /// NaN in all that the method writes: an element that a kernel forgets then shows. LSE and O stay for a backward, which
@@ -281,16 +280,16 @@ class Run {
   Device& device_;
   Progress& progress_;
   const InputTensors& inputs_;
+  Selection& selection_;
+  std::unique_ptr<Reference>& reference_;
   RunResult& result_;
   const Problem& problem_;
   Buffers buffers_;
   Tensors tensors_;
-  Selection selection_;
-  std::unique_ptr<Reference> reference_;
   std::vector<Output> outputs_;
 };
 
-/// Settles which methods run: all when they fit, else without the baselines between the first and the last.
+/// Settles which methods run: all when they fit, else (and in a sweep of tiles) without the baselines between the first and the last.
 std::vector<Scratch> fit_memory(const Step& step, const Device& device, bool backward, RunResult& result) {
   std::vector<const Method*> all, without_baselines;
   for (const Method& method : step.methods) {
@@ -299,9 +298,10 @@ std::vector<Scratch> fit_memory(const Step& step, const Device& device, bool bac
   }
   std::vector<Scratch> scratch = shared_scratch(result.problem, all);
   result.needed_bytes = bytes_needed(device, result.problem, backward, scratch);
-  if (result.needed_bytes <= result.free_bytes) return scratch;
+  const bool sweep = result.options.sweep_tiles;
+  if (result.needed_bytes <= result.free_bytes && !sweep) return scratch;
 
-  const std::string shortage = describe_shortage(result.free_bytes, result.needed_bytes, scratch);
+  const std::string shortage = sweep ? "--sweep-tiles leaves the baselines out" : describe_shortage(result.free_bytes, result.needed_bytes, scratch);
   for (size_t n = 1; n + 1 < step.methods.size(); ++n) result.methods[n].not_run = shortage;
   scratch = shared_scratch(result.problem, without_baselines);
   result.needed_bytes = bytes_needed(device, result.problem, backward, scratch);
@@ -322,41 +322,53 @@ void save_outputs(const std::string& folder, const std::vector<Output>& outputs,
 
 }  // namespace
 
-RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Progress& progress) {
-  Device& device = *chosen.device;
-  const bool backward = std::any_of(step.methods.begin(), step.methods.end(), [](const Method& method) { return method.backward; });
-  InputTensors inputs;
-  if (!options.load_dir.empty()) inputs = load_inputs(options, backward);
+ProblemRuns::ProblemRuns(Options options, const Step& step, ChosenDevice& chosen, Progress& progress)
+    : options_(std::move(options)), step_(step), chosen_(chosen), progress_(progress), free_bytes_(chosen.device->free_bytes()) {
+  if (!options_.load_dir.empty()) data_.inputs = load_inputs(options_, has_backward());
+  problem_ = make_problem(options_, step_, *chosen_.device);
+}
 
+bool ProblemRuns::has_backward() const {
+  return std::any_of(step_.methods.begin(), step_.methods.end(), [](const Method& method) { return method.backward; });
+}
+
+RunResult ProblemRuns::expected(TileShape tile) const {
+  const Device& device = *chosen_.device;
   RunResult result;
-  result.step = step.id;
-  result.title = step.title;
-  result.chapter = step.chapter;
+  result.step = step_.id;
+  result.title = step_.title;
+  result.chapter = step_.chapter;
   result.device = device.kind();
   result.device_name = device.name();
-  result.device_note = chosen.note;
+  result.device_note = chosen_.note;
   result.l2_bytes = device.l2_bytes();
   result.hbm_peak = device.hbm_peak();
   if (device.kind() == DeviceKind::gpu)
     result.figures = find_figures(device.name(), find_gpu().driver_cuda);
   else
     result.figures.reason = "the CPU executor has no GPU whose time could be predicted";
-  result.free_bytes = device.free_bytes();
-  result.options = options;
-  result.planned_only = options.plan;
-  result.problem = make_problem(options, step, device);
-  result.problem.tile = choose_tile(options, step, result.problem);
-  const Problem& problem = result.problem;
-  for (const Method& method : step.methods) {
+  result.free_bytes = free_bytes_;
+  result.options = options_;
+  result.planned_only = options_.plan;
+  result.problem = problem_;
+  result.problem.tile = tile;
+  for (const Method& method : step_.methods) {
     MethodResult& into = result.methods.emplace_back();
     into.name = method.name;
     into.backward = method.backward;
-    into.expected = method.cost(problem);
-    into.scratch = method.scratch(problem);
-    into.useful_flops = useful_flops(problem, method.backward);
+    into.expected = method.cost(result.problem);
+    into.scratch = method.scratch(result.problem);
+    into.useful_flops = useful_flops(result.problem, method.backward);
   }
-  const std::vector<Scratch> scratch = fit_memory(step, device, backward, result);
-  result.verdict = options.plan ? "not run (--plan)" : "not checked";
+  result.verdict = options_.plan ? "not run (--plan)" : "not checked";
+  return result;
+}
+
+RunResult ProblemRuns::run(const Options& options, TileShape tile) {
+  Device& device = *chosen_.device;
+  RunResult result = expected(tile);
+  const Problem& problem = result.problem;
+  const std::vector<Scratch> scratch = fit_memory(step_, device, has_backward(), result);
   if (options.plan) return result;
 
   if (!options.save_dir.empty()) {
@@ -364,33 +376,42 @@ RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Prog
     std::filesystem::create_directories(options.save_dir, error);
     if (error) throw BadArguments(fmt::format("--save {}: {}", options.save_dir, error.message()));
   }
-  progress.stage(step.id + ": inputs");
-  if (options.load_dir.empty()) inputs = make_inputs(options, problem, backward);
-  round_inputs(inputs, problem.dtype);
-  Run run(options, step, device, progress, inputs, result);
-  run.allocate(scratch, backward);
+  if (!has_inputs_) {
+    progress_.stage(step_.id + ": inputs");
+    if (options.load_dir.empty()) data_.inputs = make_inputs(options, problem, has_backward());
+    round_inputs(data_.inputs, problem.dtype);
+    has_inputs_ = true;
+  }
+  Run run(options, step_, device, progress_, data_, result);
+  run.allocate(scratch, has_backward());
   if (device.kind() == DeviceKind::gpu) result.device_bytes_used = result.free_bytes - device.free_bytes();
-  for (size_t n = 0; n < step.methods.size(); ++n)
-    if (result.methods[n].not_run.empty()) run.run_method(step.methods[n], result.methods[n]);
-  for (size_t n = 0; n < step.methods.size(); ++n)
-    if (options.traffic && result.failures.empty() && result.methods[n].not_run.empty()) run.measure_method(step.methods[n], result.methods[n]);
+  for (size_t n = 0; n < step_.methods.size(); ++n)
+    if (result.methods[n].not_run.empty()) run.run_method(step_.methods[n], result.methods[n]);
+  for (size_t n = 0; n < step_.methods.size(); ++n)
+    if (options.traffic && result.failures.empty() && result.methods[n].not_run.empty()) run.measure_method(step_.methods[n], result.methods[n]);
 
-  if (const Reference* reference = run.reference()) {
-    result.verdict = verdict(result.failures.empty(), problem.dtype, *reference);
-    if (problem.dtype == Dtype::fp32 && step.fp32_tolerance_factor != 1 && result.failures.empty())
-      result.verdict += fmt::format(", at {:g} times the steps' tolerance", step.fp32_tolerance_factor);
-    result.sampled = run.sampled();
-    result.mean_weight = reference->mean_weight;
-    result.largest_score = reference->largest_score;
+  if (options.check.kind != CheckChoice::Kind::none && data_.reference) {
+    const Reference& reference = *data_.reference;
+    result.verdict = verdict(result.failures.empty(), problem.dtype, reference);
+    if (problem.dtype == Dtype::fp32 && step_.fp32_tolerance_factor != 1 && result.failures.empty())
+      result.verdict += fmt::format(", at {:g} times the steps' tolerance", step_.fp32_tolerance_factor);
+    result.sampled = !data_.selection.full;
+    result.mean_weight = reference.mean_weight;
+    result.largest_score = reference.largest_score;
   } else if (!result.failures.empty()) {
     result.verdict = "FAIL";
   }
   if (options.trace_row) {
     const auto lse = std::find_if(run.outputs().begin(), run.outputs().end(), [](const Output& output) { return output.name == "lse"; });
-    result.trace = trace_row(problem, inputs.spans(), *options.trace_row, lse->values[static_cast<size_t>(*options.trace_row)]);
+    result.trace = trace_row(problem, data_.inputs.spans(), *options.trace_row, lse->values[static_cast<size_t>(*options.trace_row)]);
   }
   if (!options.save_dir.empty() && result.failures.empty()) save_outputs(options.save_dir, run.outputs(), result);
   return result;
+}
+
+RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Progress& progress) {
+  ProblemRuns runs(std::move(options), step, chosen, progress);
+  return runs.run(runs.options(), choose_tile(runs.options(), step, runs.problem()));
 }
 
 }  // namespace attention

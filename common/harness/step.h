@@ -53,6 +53,7 @@ struct Method {
 struct TileChoice {
   TileShape shape;
   int64_t sram_bytes = 0;  // the most that any of the step's kernels asks for with this tile
+  int threads = 0;         // of a block
 };
 
 struct Step {

@@ -30,7 +30,7 @@ def method(name, backward, options, wrong):
                         "by_tensor": {"Q": {"hbm_expected_bytes": {"load": 10, "store": 2}}, "local": {}}},
             "time": None if wrong else {"median_ms": ms, "p10_ms": ms - 1, "p90_ms": ms + 1, "runs": 20, "emulated": False, "tflops": 1000 / ms, "predicted_ms": None, "predicted_ms_reason": "no figures"},
             "flops": {"useful": 11, "executed": 22}, "memory": {"extra_bytes": 4096, "grows": "N"},
-            "kernels": [{"name": "attention", "time_ms": ms, "hbm_expected_bytes": 5_000_000, "hbm_measured_bytes": None}]}
+            "kernels": [{"name": "attention", "time_ms": ms, "executed_flops": 22, "hbm_expected_bytes": 5_000_000, "hbm_measured_bytes": None}]}
 
 
 def main():
@@ -40,6 +40,7 @@ def main():
     for flag in ("--batch", "--heads", "--seqlen", "--head-dim"):
         parser.add_argument(flag, type=int)
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--sweep-tiles", action="store_true")
     options = parser.parse_args(sys.argv[2:])
     with open(os.environ["FAKE_STEP_LOG"], "a") as log:
         log.write(" ".join(sys.argv[1:]) + "\n")
@@ -49,6 +50,11 @@ def main():
         print("a line before it", file=sys.stderr)
         print(f"{NAME}: S and P need 9 bytes, 8 are free; step03 needs none of them", file=sys.stderr)
         sys.exit(4)
+    if options.sweep_tiles:
+        if os.environ.get("FAKE_STEP_WRONG") == NAME:
+            sys.exit("a tile's result was wrong")
+        return print(json.dumps({"schema": "attention-sweep-1", "step": NAME, "gpu": "NVIDIA Made Up 1", "causal": options.causal, "best": "64x64",
+                                 **{key: getattr(options, key) for key in ("dtype", "batch", "heads", "seqlen", "head_dim")}}))
     if os.environ.get("FAKE_STEP_CRASH") == NAME and options.traffic != "off":
         os.abort()
     wrong = os.environ.get("FAKE_STEP_WRONG") == NAME

@@ -383,7 +383,7 @@ class Runner(InFolder):
     def test_headline(self):
         code, out, calls = self.run_table()
         self.assertEqual(code, 0, out)
-        self.assertEqual(len(calls), 6 * 8, "two dtypes that step00 found, two head_dims, causal or not")
+        self.assertEqual(len(calls), 6 * 8 + 4, "and four sweeps: two dtypes that step00 found, two head_dims, causal or not")
         self.assertIn("--dtype fp16 --batch 4 --heads 16 --seqlen 4096 --head-dim 128 --causal --device gpu --check sample:64 --traffic auto", "\n".join(calls))
         [loaded] = results.load([self.out]).values()
         self.assertEqual((loaded["gpu"], loaded["commit"], loaded["versions"]["torch"], loaded["device"]["bytes_per_second"]["hbm_copy"]), ("NVIDIA Made Up 1", "abc123", "9.9", 1.5e12))
@@ -445,7 +445,7 @@ class Runner(InFolder):
         chosen = speedup_table.chosen_problems(options, measure_rows.DTYPES)
         self.assertEqual(len(chosen), 72 + 8)
         self.assertTrue(all(problem["seqlen"] == 4096 for problem in chosen[:12]))
-        self.assertEqual([(p["batch"], p["heads"]) for p in chosen if (p["dtype"], p["head_dim"], p["causal"]) == ("bf16", 128, True)], [(4, 16), (1, 16), (2, 16), (4, 16), (4, 16), (4, 16)])
+        self.assertEqual([(p["batch"], p["heads"]) for p in chosen if (p["dtype"], p["head_dim"], p["causal"]) == ("bf16", 128, True)], [(4, 16), (1, 16), (1, 16), (4, 16), (4, 16), (4, 16)])
         scaling = chosen[72:]
         self.assertEqual({p["seqlen"] for p in scaling}, {1024 << n for n in range(8)})
         self.assertEqual({results.set_of(p) for p in scaling}, {"scaling"})
@@ -464,6 +464,19 @@ class Runner(InFolder):
         [merged], [alone] = results.load(paths).values(), results.load([self.out]).values()
         by_key = lambda rows: sorted(rows, key=lambda row: str(results.row_key(row)))
         self.assertEqual(by_key(merged["rows"]), by_key(alone["rows"]))
+
+    def test_sweeps(self):
+        flags = ["--dtype", "fp16", "bf16", "--seqlen", "4096"]
+        out, calls = self.run_table(*flags)[1:]
+        self.assertEqual([line.split()[0] for line in calls if "--sweep-tiles" in line], ["step04"] * 2, "d 64 and 128, not in bf16, not causal")
+        sweeps = json.loads(self.out.read_text())["sweeps"]
+        self.assertEqual([(sweep["dtype"], sweep["head_dim"], sweep["causal"], sweep["best"]) for sweep in sweeps], [("fp16", 64, False, "64x64"), ("fp16", 128, False, "64x64")])
+        self.assertIn("best 64x64", out)
+        self.assertEqual(self.run_table(*flags, "--resume")[2], [])
+        self.assertIn("not swept: a tile's result was wrong", self.run_table(*flags, FAKE_STEP_WRONG="step04")[1])
+        self.assertEqual(json.loads(self.out.read_text())["sweeps"], sweeps, "what was measured before stays")
+        for others in (["--seqlen", "512"], ["--causal"]):
+            self.assertFalse([line for line in self.run_table(*flags[:3], *others, out=self.folder / "other.json")[2] if "--sweep-tiles" in line], others)
 
     def test_resume(self):
         flags = ["--dtype", "fp16", "--head-dim", "64", "--seqlen", "512", "1024"]

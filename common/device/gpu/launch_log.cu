@@ -16,13 +16,26 @@ std::unordered_map<const void*, int64_t>& allowed_sram() {
   return bytes;
 }
 constexpr int64_t kSramWithoutOptIn = 48 * 1024;  // CUDA C++ Programming Guide, "Shared Memory": more must be asked for
+
+/// What the runtime knows of a launch before it happens.
+LaunchRecord describe(const char* name, const void* kernel, int block, int64_t sram_bytes) {
+  cudaFuncAttributes attributes{};
+  cuda_check(cudaFuncGetAttributes(&attributes, kernel), name);
+  int blocks = 0;
+  cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, block, static_cast<size_t>(sram_bytes)), name);
+  LaunchRecord record;
+  record.local_bytes_per_thread = static_cast<int64_t>(attributes.localSizeBytes);
+  record.registers_per_thread = attributes.numRegs;
+  record.blocks_per_sm = blocks;
+  return record;
+}
 }  // namespace
 
 void LaunchLog::check_earlier_work(const char* name) const {
   cuda_check(cudaGetLastError(), std::string("work before ") + name + " (last kernel: " + last_kernel_ + ")");
 }
 
-void LaunchLog::before(const char* name, const void* kernel, int64_t grid, int /*block*/, int64_t sram_bytes) {
+void LaunchLog::before(const char* name, const void* kernel, int64_t grid, int block, int64_t sram_bytes) {
   check_earlier_work(name);
   if (grid > std::numeric_limits<int>::max())
     throw Unsupported(std::string(name) + " needs a grid of " + std::to_string(grid) + " blocks, a GPU takes 2147483647");
@@ -32,19 +45,16 @@ void LaunchLog::before(const char* name, const void* kernel, int64_t grid, int /
                std::string(name) + " asking for " + std::to_string(sram_bytes) + " bytes of SRAM");
     allowed = sram_bytes;
   }
-  cudaFuncAttributes attributes{};
-  if (recording_) cuda_check(cudaFuncGetAttributes(&attributes, kernel), name);
-  before_call(name, static_cast<int64_t>(attributes.localSizeBytes));
+  before_call(name, recording_ ? describe(name, kernel, block, sram_bytes) : LaunchRecord{});
 }
 
-void LaunchLog::before_call(const char* name, int64_t local_bytes_per_thread) {
+void LaunchLog::before_call(const char* name, LaunchRecord about) {
   check_earlier_work(name);
   if (before_launch_) before_launch_();
   last_kernel_ = name;
   if (!recording_) return;
-  Timed timed{};
+  Timed timed{.record = std::move(about)};
   timed.record.kernel = name;
-  timed.record.local_bytes_per_thread = local_bytes_per_thread;
   cuda_check(cudaEventCreate(&timed.begin), name);
   cuda_check(cudaEventCreate(&timed.end), name);
   cuda_check(cudaEventRecord(timed.begin), name);

@@ -18,7 +18,7 @@ class LaunchLog {
   /// the device refuses `sram_bytes`; raises the kernel's dynamic SRAM limit; starts the record's clock when recording.
   void before(const char* name, const void* kernel, int64_t grid, int block, int64_t sram_bytes);
   /// The same for a call that launches a library's kernels: only errors and the clock.
-  void before_call(const char* name, int64_t local_bytes_per_thread = 0);
+  void before_call(const char* name, LaunchRecord about = {});
   /// Throws DeviceFailure naming the kernel when the launch was refused.
   void after(const char* name);
 
