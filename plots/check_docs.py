@@ -109,17 +109,18 @@ def check_code(root, documents, fix):
             if not code:
                 yield where + "the link's text is no code in backticks, so nobody can tell whether the line is the right one"
                 continue
+            quoted = " ".join(code[2].split())
             first, last = int(lines[1]), int(lines[2] or lines[1])
-            found = places(file, squeezed(code[2]), last - first + 1)
+            found = places(file, squeezed(quoted), last - first + 1)
             if first in found:
                 continue
             nearest = sorted(found, key=lambda line: abs(line - first))[:2]
             if not found:
-                yield where + f"no line there has `{code[2]}`"
+                yield where + f"no line there has `{quoted}`"
             elif len(nearest) == 2 and abs(nearest[0] - first) == abs(nearest[1] - first):
-                yield where + f"`{code[2]}` is not there; it stands at lines {nearest[0]} and {nearest[1]}: choose"
+                yield where + f"`{quoted}` is not there; it stands at lines {nearest[0]} and {nearest[1]}: choose"
             elif not fix:
-                yield where + f"`{code[2]}` is not there; it stands at line {nearest[0]} (--fix moves the link)"
+                yield where + f"`{quoted}` is not there; it stands at line {nearest[0]} (--fix moves the link)"
             else:
                 new = f"#L{nearest[0]}" + (f"-L{nearest[0] + last - first}" if lines[2] else "")
                 moved.append((link, link.target.partition("#")[0] + new))
@@ -252,8 +253,7 @@ def shown_commands(document):
     for block in document.blocks:
         if block.language in ("console", None):
             yield from ((block.line + n, line) for n, line in enumerate(block.code))
-    for number, line in enumerate(document.prose, 1):
-        yield from ((number, match[2]) for match in INLINE_CODE.finditer(line))
+    yield from document.inline_code()
 
 
 class Shown:

@@ -6,7 +6,7 @@ FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*(\S*)\s*$")
 INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 # [text](target) and ![text](target); the text may hold code, and a picture inside a link.
 LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\]|!\[[^\]]*\]\([^)]*\))*)\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
-REFERENCE = re.compile(r"^ {0,3}\[([^\]]+)\]:\s*<?(\S+?)>?\s*$")
+REFERENCE = re.compile(r"^ {0,3}\[([^\]]+)\]:\s*<?(\S+?)>?\s*$", re.MULTILINE)
 HTML_TARGET = re.compile(r"<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=\"([^\"]+)\"")
 HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -25,7 +25,7 @@ class Link:
     line: int
     text: str
     target: str
-    span: tuple  # of the target, in its line
+    span: tuple  # of the target, in its line (the text may have begun on an earlier one)
 
 
 class Document:
@@ -73,17 +73,34 @@ class Document:
         if fence is not None:
             raise ValueError(f"{self.name}:{self.blocks[-1].line - 1}: a code fence without its end")
 
+    def chunks(self):
+        """(first line, text) of the stretches of prose between blank lines: what a link or inline code may run on in."""
+        start, held = None, []
+        for number, line in enumerate([*self.prose, ""], 1):
+            if line.strip():
+                start, held = start or number, [*held, line]
+            elif held:
+                yield start, "\n".join(held)
+                start, held = None, []
+
+    def inline_code(self):
+        """(line, code)."""
+        for start, text in self.chunks():
+            yield from ((start + text.count("\n", 0, match.start()), " ".join(match[2].split())) for match in INLINE_CODE.finditer(text))
+
     def links(self):
-        for number, line in enumerate(self.prose, 1):
-            code = [match.span() for match in INLINE_CODE.finditer(line)]
-            for match in LINK.finditer(line):
+        for start, text in self.chunks():
+            code = [match.span() for match in INLINE_CODE.finditer(text)]
+            found = []
+            for match in LINK.finditer(text):
                 if not any(begin <= match.start() < end for begin, end in code):
-                    yield Link(number, match[1], match[2], match.span(2))
-                    for picture in LINK.finditer(match[1]):
-                        yield Link(number, picture[1], picture[2], (match.start(1) + picture.start(2), match.start(1) + picture.end(2)))
+                    found.append((match[1], match[2], match.span(2)))
+                    found += [(picture[1], picture[2], (match.start(1) + picture.start(2), match.start(1) + picture.end(2))) for picture in LINK.finditer(match[1])]
             for pattern, group in ((REFERENCE, 2), (HTML_TARGET, 1)):
-                for match in pattern.finditer(line):
-                    yield Link(number, "", match[group], match.span(group))
+                found += [("", match[group], match.span(group)) for match in pattern.finditer(text)]
+            for words, target, (begin, end) in found:
+                line_start = text.rfind("\n", 0, begin) + 1
+                yield Link(start + text.count("\n", 0, begin), words, target, (begin - line_start, end - line_start))
 
     def headings(self):
         """(line, level, text)."""

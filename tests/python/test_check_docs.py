@@ -121,6 +121,7 @@ class Faults(Made):
         for was, now, what in (("main.cu#L3)", "main.cu#L4)", "stands at line 3"), ("`int main()`", "`int main2()`", "no line there"), ("[`int main()`]", "[main]", "no code in backticks"),
                                ("main.cu#L5-L6", "main.cu#L6-L7", "stands at line 5")):
             self.planted("README.md", was, now, "README.md:3", what, "--only", "code")
+        self.planted("README.md", "`[not a link](nowhere.md)`", "[`int\nmain()`](src/main.cu#L5)", "README.md:5", "stands at line 3", "--only", "code")
 
     def test_fix(self):
         self.write("src/main.cu", 8 * "// added\n" + SOURCE)  # the numbers grow by a digit, so the second link of the line moves too
@@ -213,8 +214,10 @@ class Parts(unittest.TestCase):
         self.assertEqual(list(document.slugs()), ["what-exact-means-here", "fp16-and-bf16-what", "same", "same-1", "s-p-dp-and-ds-in-the-type"])
 
     def test_links(self):
+        document = documents.Document("x", "see [over `two\nlines`](a.cu#L1) and\n[more](x)\n\n`a\n\nb` [o](p)")
+        self.assertEqual([(link.line, link.target, link.span) for link in document.links()], [(2, "a.cu#L1", (8, 15)), (3, "x", (7, 8)), (7, "p", (7, 8))])
         document = documents.Document("x", "[a](b) `[c](d)` [![e](f)](g) [h `i[0]`](j#L1)\n<img src=\"k\">\n[l]: m\n")
-        self.assertEqual([link.target for link in document.links()], ["b", "g", "f", "j#L1", "k", "m"])
+        self.assertEqual([link.target for link in document.links()], ["b", "g", "f", "j#L1", "m", "k"])
 
 
 if __name__ == "__main__":
