@@ -358,8 +358,8 @@ def typed_in(document):
     """(line, what) of the figures that stand in the document and not between markers."""
     visible = Document(document.name, blanked(document.text, result_markers.MARKER))
     for start, heading, paragraph in visible.paragraphs():
-        allowed = TYPED.search(paragraph)
-        text = blanked(blanked(paragraph, INLINE_CODE), COMMENT)
+        without_code = blanked(paragraph, INLINE_CODE)
+        allowed, text = TYPED.search(without_code), blanked(without_code, COMMENT)
         found = [(match.start(), match[0]) for pattern in (TIME_OR_RATE, *([SIZE_OR_RATIO] if MEASURED.search(heading) else [])) for match in pattern.finditer(text)]
         found += bare_cells(text)
         line = lambda at: start + paragraph.count("\n", 0, at)

@@ -160,6 +160,7 @@ class Faults(Made):
         for text, what in (("It runs at 4.24 TB/s.", "4.24 TB/s"), ("It is 1.6x faster.", "1.6x faster"), ("8 % of the time", "8 % of the time"), ("11 to 31 times as fast", "31 times as fast"), ("300 TFLOP/s", "300 TFLOP/s"),
                            ("| step | ms |\n|---|---|\n| a | `b` |\n| c | 12.5 |\n", "12.5")):
             self.planted("docs/page.md", "Text about 3 MB and 64x64.", text, f"docs/page.md:{3 + text.find(what) // 14 if text[0] == '|' else 3}", f"{what!r} is typed", "--only", "typed")
+        self.planted("docs/page.md", "Text about", "It takes 2 ms, says `<!-- typed: me -->`. Text about", "docs/page.md:3", "'2 ms' is typed", "--only", "typed")
         for text in ("It moves 3 GB.", "It is 3.5x that."):  # under a heading that promises measurements even sizes and ratios
             self.planted("docs/page.md", "step04 takes <", text + "\n\nstep04 takes <", "docs/page.md:6", text.split()[2 if "3.5" not in text else 2], "--only", "typed")
         self.planted("docs/page.md", "Text about", "```\nNVIDIA: 3.1 ms\n```\nText about", "docs/page.md:4", "no output of the executor", "--only", "typed")
