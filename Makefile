@@ -4,17 +4,23 @@
 #   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the documents' figures
 #   make test       build and pass the tests (the GPU's too, where there is one)
 #   make plots      draw the figures of the results in docs/results, or of RESULTS=file: docs/figures/*.svg, *.png (needs Matplotlib)
+#   make exercise04 step04 with holes to fill in; make hunt1: a step with a bug to find; make playground: your kernel beside step04
+#   make diff04     show what step04 changes of step03, in colour on a terminal
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024", TABLE_FLAGS="--dtype fp16"
 MAKEFLAGS += --no-print-directory
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 STEPS := $(sort $(foreach file,$(notdir $(wildcard steps/step[0-9][0-9]_*.cu)),$(firstword $(subst _, ,$(file)))))
+EXERCISES := $(sort $(foreach file,$(notdir $(wildcard docs/exercises/exercise[0-9][0-9]_*.cu)),$(firstword $(subst _, ,$(file)))))
+HUNTS := $(addprefix hunt,1 2 3 4 5 6 7)
+PROGRAMS := $(STEPS) $(EXERCISES) $(HUNTS) playground yardstick
+DIFFS := $(patsubst step%,diff%,$(filter-out step00 step01,$(STEPS)))
 # setup.sh leaves a newer CMake in .tools where the system's is older than 3.24. Looked up when used: setup.sh runs first.
 CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || echo cmake)
 CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
 
 .NOTPARALLEL:  # CMake has its own -j
-.PHONY: demo steps table test clean yardstick $(STEPS)
+.PHONY: demo steps table test clean $(PROGRAMS) $(DIFFS)
 # Step by step, so that the first result is there after the first build; the table runs them all once more.
 demo: $(BUILD)/CMakeCache.txt
 	@set -e; for step in $(STEPS); do \
@@ -25,14 +31,21 @@ demo: $(BUILD)/CMakeCache.txt
 
 steps: $(STEPS)
 
-yardstick $(STEPS): $(BUILD)/CMakeCache.txt
+$(PROGRAMS): $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
 	@ln -sf $(BUILD)/$@ $@
+	@case $@ in hunt*) echo "$@ is built from $(BUILD)/variants/$@/steps";; esac
+
+# Both programs end with 1 where the files differ.
+$(DIFFS): diff%:
+	@set -- $$(ls steps/step*_*.cu | grep -B 1 "^steps/step$*_"); \
+	if command -v git > /dev/null; then git --no-pager diff --no-index --no-ext-diff --histogram --color=auto $$1 $$2; else diff -u $$1 $$2; fi; [ $$? -le 1 ]
 
 # The yardstick is a target only where CMake has found CUDA and cuBLAS.
 table: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS) $$($(CMAKE) --build $(BUILD) --target help | grep -ow yardstick | head -n 1)
 	@python3 plots/speedup_table.py --run --folder $(BUILD) $(TABLE_FLAGS)
+	@for results in docs/results/*.json; do [ ! -e $$results ] || { $(MAKE) plots; break; }; done
 
 test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)
@@ -40,6 +53,7 @@ test: $(BUILD)/CMakeCache.txt
 
 .PHONY: plots
 plots:
+	@python3 -c 'import matplotlib' 2> /dev/null || ./setup.sh plots
 	@python3 plots/draw_all.py $(RESULTS)
 
 $(BUILD)/CMakeCache.txt:
@@ -47,4 +61,4 @@ $(BUILD)/CMakeCache.txt:
 	@$(CMAKE) -S . -B $(BUILD) $(CMAKE_FLAGS) || { rm -f $@; exit 1; }
 
 clean:
-	rm -rf $(BUILD) $(STEPS) yardstick
+	rm -rf $(BUILD) $(PROGRAMS)

@@ -18,6 +18,7 @@ ChosenDevice choose_device(const Options& options) {
   if (options.device == DeviceChoice::gpu) return {open_gpu(), ""};
   if (options.device == DeviceChoice::cpu) return {open_cpu(executor), ""};
   const GpuPresence gpu = find_gpu();
+  if (gpu.count > 0 && gpu.compiled_in && registered_steps(DeviceKind::gpu).empty()) return {open_cpu(executor), "this program's kernels are for the CPU executor alone"};
   if (gpu.count > 0) return {open_gpu(), ""};
   return {open_cpu(executor), gpu.compiled_in ? "no GPU found" : "no GPU found; built without CUDA"};
 }

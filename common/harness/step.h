@@ -64,6 +64,7 @@ struct Step {
   std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served; 0x0: a library chooses
   int largest_head_dim = 0;
   double fp32_tolerance_factor = 1;  // of the check in fp32; 1 for all that is ours (docs/yardstick.md says why a library needs more)
+  std::string if_wrong;         // what to do when a run ends with exit 1, for its line on stderr ("" = nothing to add); the exercises'
   std::vector<Method> methods;  // in the order they run; the last one is what the report is about
 };
 

@@ -1,8 +1,8 @@
 # attn_add_variant(name step file old new [file old new ...]) adds the executable variants/name: `step` for the CPU executor alone,
 # built from a copy of steps/ and common/tile/ in which `old` in `file` has become `new`. `old` must stand in the file exactly
 # once, so that a change of the source cannot turn a mutant into the original without anyone noticing: then configuring stops.
-# The variants are compiled at -O1 and hold the fp32 tiles for head_dim <= 64 alone, which is what keeps their build short.
-set(ATTN_VARIANT_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/variants)
+# The variants are compiled at -O1 and hold few tiles (attn_keep_few_tiles), which is what keeps their build short.
+set(ATTN_VARIANT_FOLDER ${CMAKE_BINARY_DIR}/variants)
 
 file(GLOB variant_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/common/tile/*.h)
@@ -23,11 +23,19 @@ function(attn_replace_once result text old new file)
   string(FIND "${text}" "${old}" first)
   string(FIND "${text}" "${old}" last REVERSE)
   if(first EQUAL -1)
-    message(FATAL_ERROR "${file} no longer contains \"${old}\": bring tests/mutants/ up to date")
+    message(FATAL_ERROR "${file} no longer contains \"${old}\": bring ${CMAKE_CURRENT_LIST_FILE} up to date")
   elseif(NOT first EQUAL last)
-    message(FATAL_ERROR "${file} contains \"${old}\" more than once: give tests/mutants/ a longer piece of that line")
+    message(FATAL_ERROR "${file} contains \"${old}\" more than once: give ${CMAKE_CURRENT_LIST_FILE} a longer piece of that line")
   endif()
   string(REPLACE "${old}" "${new}" text "${text}")
+  set(${result} "${text}" PARENT_SCOPE)
+endfunction()
+
+# The text of common/tile/shapes.h with the fp32 tiles for head_dim <= 64 alone: most of a step's build is tiles.
+function(attn_keep_few_tiles result text)
+  string(REGEX REPLACE ",[ \n]*Tile<float, [0-9]+, [0-9]+, (128|256), [^>]*>" "" text "${text}")
+  string(REGEX REPLACE "TensorCore(Backward)?Tiles<(half|bfloat16)>" "TileList<>" text "${text}")
+  attn_replace_once(text "${text}" "Joined<ForwardTiles, MoreTiles>::type" "ForwardTiles" common/tile/shapes.h)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
@@ -36,9 +44,7 @@ function(attn_add_variant name step)
   foreach(source IN LISTS variant_sources)
     file(READ ${PROJECT_SOURCE_DIR}/${source} text)
     if(source STREQUAL common/tile/shapes.h)
-      string(REGEX REPLACE ",[ \n]*Tile<float, [0-9]+, [0-9]+, (128|256), [^>]*>" "" text "${text}")
-      string(REGEX REPLACE "TensorCore(Backward)?Tiles<(half|bfloat16)>" "TileList<>" text "${text}")
-      attn_replace_once(text "${text}" "Joined<ForwardTiles, MoreTiles>::type" "ForwardTiles" ${source})
+      attn_keep_few_tiles(text "${text}")
     endif()
     math(EXPR last "${ARGC} - 1")
     foreach(at RANGE 2 ${last} 3)
