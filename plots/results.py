@@ -180,7 +180,8 @@ def tile_product(device, dtype, head_dim):
 
 def one_sweep(result, **wanted):
     """The tile sweep of one GPU's results that fits, with its tiles by their name and the best one as `fastest`; None when there is none."""
-    found = [sweep for sweep in result["sweeps"] if all(sweep[key] == value for key, value in wanted.items() if key in CONFIGURATION)]
+    found = [sweep for sweep in result["sweeps"]
+             if all(sweep[key] == value for key, value in wanted.items() if key in CONFIGURATION) and wanted.get("set", set_of(sweep)) == set_of(sweep)]
     if len(found) > 1:
         raise ResultsError(f"{len(found)} sweeps fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more")
     if not found:
