@@ -41,8 +41,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
 
   for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last tiles
-    load_tile<T::kThreads>(sram.k, K.head(head), k0);
-    load_tile<T::kThreads>(sram.v, V.head(head), k0);
+    load_tile<T::kThreads>({&sram.k, &sram.v}, {K.head(head), V.head(head)}, k0);
     __syncthreads();  // the tiles are complete
     Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
