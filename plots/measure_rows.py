@@ -262,7 +262,8 @@ class Torch:
 def measure_problem(folder, problem, torch):
     """(rows, seconds): ours, then PyTorch's, at one problem."""
     began, rows = time.monotonic(), []
-    counters = "auto" if problem["seqlen"] == HEADLINE and set_of(problem) == "sizes" else "off"  # the counters take several passes
+    # The counters take several passes: at the headline, and at what somebody asks for by --batch or --heads.
+    counters = "auto" if set_of(problem) == "other" or (problem["seqlen"] == HEADLINE and set_of(problem) == "sizes") else "off"
     for program in programs_of(problem):
         rows += program_rows(folder, program, problem, ["--device", "gpu", "--check", "sample:64"], counters)
     if torch.versions:

@@ -87,7 +87,24 @@ def times(results, words):
     return result_tables.times_table(results, columns, options.get("over"), **with_defaults(given, leave_out=columns))  # a column has all values of its key
 
 
-GENERATORS = {"speedup": speedup, "times": times, "article": article}
+def tiles(results, words):
+    return result_tables.tiles_table(results, **with_defaults(parse(words, ())[0]))
+
+
+GENERATORS = {"speedup": speedup, "times": times, "article": article, "tiles": tiles}
+PROFILES = pathlib.Path("docs", "results", "profiler")
+
+
+def profile(root, words):
+    """A profiler's stored output, docs/results/profiler/<step>.txt, without the lines that name a process or a path of the machine."""
+    step = parse(words, ("step",))[1].get("step")
+    if step is None or not re.fullmatch(r"\w+", step):
+        raise ResultsError("results:profile: step=step04 names the stored output")
+    path = pathlib.Path(root, PROFILES, f"{step}.txt")
+    if not path.is_file():
+        return f"n/a: not profiled ({PROFILES / path.name} does not exist)"
+    lines = [line.rstrip() for line in path.read_text().splitlines() if not re.match(r"==(?:PROF|WARNING)==|\[\d+\] ", line)]
+    return "\n".join(["```", *"\n".join(lines).strip("\n").split("\n"), "```"])
 
 
 def value(results, field, words):
@@ -98,12 +115,14 @@ def value(results, field, words):
     return result_tables.figure(results, field, over=over or None, **options, **with_defaults(given))
 
 
-def generated(results, kind, name, words):
+def generated(root, results, kind, name, words):
     """What belongs between the markers."""
     if kind == "value":
         return value(results, name, words)
+    if name == "profile":
+        return "\n" + profile(root, words) + "\n"
     if name not in GENERATORS:
-        raise ResultsError(f"results:{name}: not one of {', '.join(GENERATORS)}")
+        raise ResultsError(f"results:{name}: not one of {', '.join(GENERATORS)}, profile")
     lines = GENERATORS[name](results, words)
     return "\n" + (result_tables.NOTHING if lines is None else result_tables.markdown(lines)) + "\n"
 
@@ -133,14 +152,14 @@ def line_of(text, at):
     return text.count("\n", 0, at) + 1
 
 
-def renewed(text, results, name):
+def renewed(root, text, results, name):
     """(the text with all markers filled from the results, [(line number, what differs)])."""
     parts, end, differences = [], 0, []
     for match in markers(text, name):
         kind, generator, words, old = match.groups()
         where = line_of(text, match.start())
         try:
-            new = generated(results, kind, generator, words)
+            new = generated(root, results, kind, generator, words)
         except ResultsError as error:
             raise ResultsError(f"{name}:{where}: {error}") from error
         parts += [text[end:match.start(4)], new]
@@ -170,7 +189,7 @@ def renew(root, results, write):
     for path in documents(root):
         name = str(path.relative_to(root))
         text = path.read_text()
-        new, differences = renewed(text, results, name)
+        new, differences = renewed(root, text, results, name)
         found += [f"{name}:{line}: {what}" for line, what in differences]
         if new != text:
             changed.append((path, new))

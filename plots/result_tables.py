@@ -2,10 +2,10 @@
 row's or the quotient of two rows'. Needs the standard library only."""
 import math
 
-from results import CONFIGURATION, ResultsError, at, beside, one_row, rows
+from results import CONFIGURATION, ResultsError, at, beside, one_row, one_sweep, rows, tile_product
 from steps_table import bytes_text
 
-ORDER = ("step01", "step02", "step03", "step04", "yardstick", "step05 standard backward", "step05 recompute backward", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
+ORDER = ("step01", "step02", "step03", "step04", "step05 forward", "yardstick", "step05 standard backward", "step05 recompute backward", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
 # What a row's speedup is quoted over: (method, heading). "over step01" stands beside the others, never alone.
 OVER = {"forward": (("step02", "over step02"), ("yardstick", "over cuBLAS"), ("eager", "over eager"), ("step01", "over step01")),
         "backward": (("step05 standard backward", "over standard"), ("eager", "over eager"))}
@@ -24,7 +24,8 @@ def label(row):
     """"step04 online softmax", "step05 recompute backward", "PyTorch SDPA flash"."""
     if not row["ours"]:
         return f"PyTorch {row['method']}"
-    return row["method"] if row["method"].endswith("backward") or row["title"] in (None, row["method"]) else f"{row['method']} {row['title']}"
+    # A method of step05 has its own name; the title is the step's.
+    return row["method"] if " " in row["method"] or row["title"] in (None, "", row["method"]) else f"{row['method']} {row['title']}"
 
 
 def milliseconds(value):
@@ -115,6 +116,17 @@ def times_cell(results, row, over):
     return milliseconds(row["time"]["median_ms"]) + (f" ({ratio:.2f}x)" if ratio is not None and row["method"] != over else "")
 
 
+def class_table(results, over, **wanted):
+    """A line per results file, a column per method: medians in ms, and the speedup over `over` of the same file."""
+    methods = sorted({row["method"]: row for row in rows(results, **wanted)}.values(), key=place)
+    lines = [["ms", "GPU", *(row["method"] for row in methods)]]
+    for name, result in results.items():
+        of_file = [one_row(results, **{**wanted, "gpu": name, "method": method["method"]}) for method in methods]
+        if any(row is not None for row in of_file):
+            lines.append([name, result["gpu"], *(times_cell(results, row, over) for row in of_file)])
+    return lines
+
+
 def exponent(points):
     """The least-squares slope of log(bytes) against log(N): the k of N^k. None with fewer than two points."""
     points = [(math.log(n), math.log(count)) for n, count in points if count]
@@ -137,6 +149,24 @@ def article_table(results, **wanted):
     lines.append(["N × N matrix", *(matrix_place(row) for row in found.values())])
     lines.append(["memory beyond Q, K, V, O", *(f"{size(row['extra_bytes'])}, {growth(results, row)}" for row in found.values())])
     lines.append(["exactness (relative L2 against float64)", *(error(row) + (", PASS" if row["verified"] else "") for row in found.values())])
+    return lines
+
+
+def tiles_table(results, **wanted):
+    """A tile sweep: a line per tile, in the sweep's order."""
+    result = results.get(wanted.get("gpu"))
+    sweep = None if result is None else one_sweep(result, **wanted)
+    if sweep is None:
+        return None
+    lines = [["tile", "SRAM of a block", "blocks per SM", "requested", "ms", "of the fastest's time"]]
+    fastest = sweep["fastest"] and sweep["fastest"]["time"]["median_ms"]
+    for tile, entry in sweep["tiles"].items():
+        if entry["not_run"] is not None:
+            lines.append([tile, f"n/a: {entry['not_run']}"])
+            continue
+        ms = entry["time"] and entry["time"]["median_ms"]
+        lines.append([tile, size(entry["sram_bytes"]), "n/a" if entry["blocks_per_sm"] is None else str(entry["blocks_per_sm"]), size(entry["requested_bytes"]), milliseconds(ms),
+                      times(ms / fastest if ms and fastest else None)])
     return lines
 
 
@@ -183,24 +213,50 @@ def markdown(lines):
 UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "GB/s": 1e9, "TB/s": 1e12, "TFLOP/s": 1e12, "ms": 1, "us": 1e-3, "s": 1e3, "%": 0.01, "x": 1}
 
 
-def figure(results, field, fmt=".3g", unit=None, over=None, per=None, **wanted):
-    """A row's field as text. `over`: selectors of another row, whose value is divided by this one's (a time's speedup, a saving of bytes);
-    `per`: another field of the same row, by which this one's is divided. "n/a" where a row or a value is missing."""
+def value_of(results, field, wanted):
+    """The value of a field of the row that fits, of its GPU (`device.`, `versions.`, ...), of its tile sweep (`sweep.`) or of the model
+    (`model.`), or the sum of several ("kernels.scores.time_ms+kernels.values.time_ms"). None where it is missing."""
+    if "+" in field:
+        values = [value_of(results, part, wanted) for part in field.split("+")]
+        return None if None in values else sum(values)
     top = field.split(".")[0]
-    if top in ("device", "versions", "commit", "date"):
-        found = [results[gpu] for gpu in results if gpu == wanted.get("gpu")]
-        value = at(found[0], field) if found else None
-        return value if isinstance(value, str) else formatted(value, fmt, unit)
+    if top in ("device", "versions", "commit", "date", "sweep"):
+        result = results.get(wanted.get("gpu"))
+        if result is None:
+            return None
+        if top == "sweep":
+            sweep = one_sweep(result, **wanted)
+            return None if sweep is None else at({"sweep": sweep}, field)
+        if field.startswith("device.tile_products.") and result.get("device"):
+            if not {"dtype", "head_dim"} <= wanted.keys():
+                raise ResultsError(f"{field}: dtype and head_dim choose the product")
+            result = {"device": {"tile_products": tile_product(result["device"], wanted["dtype"], wanted["head_dim"])}}
+        return at(result, field)
     row = one_row(results, **wanted)
-    value = None if row is None or row["not_run"] is not None else at(row, field)
+    if row is None or row["not_run"] is not None:
+        return None
+    return at({"model": model(results[row["gpu"]], row)}, field) if top == "model" else at(row, field)
+
+
+def model(result, row):
+    """The two terms of the predicted time, in ms: executed FLOPs / R and expected HBM bytes / BW, with step00's R and BW. None without them."""
+    product = tile_product(result["device"], row["dtype"], row["head_dim"]) if result.get("device") else None
+    if product is None or row["flops"] is None or row["flops"]["executed"] is None or row["hbm_expected_bytes"] is None:
+        return None
+    return {"flops_ms": 1e3 * row["flops"]["executed"] / product["flops_per_second"], "bytes_ms": 1e3 * row["hbm_expected_bytes"] / result["device"]["bytes_per_second"]["hbm_copy"]}
+
+
+def figure(results, field, fmt=".3g", unit=None, over=None, per=None, **wanted):
+    """A value as text. `over`: selectors of another row, whose value is divided by this one's (a time's speedup, a saving of bytes);
+    `per`: another field, by which this one's is divided. "n/a" where a row or a value is missing."""
+    value = value_of(results, field, wanted)
     if isinstance(value, str):
         return value
     if over is not None:
-        other = one_row(results, **{**wanted, **over})
-        base = None if other is None or other["not_run"] is not None else at(other, field)
+        base = value_of(results, field, {**wanted, **over})
         value = None if not value or base is None else base / value
     elif per is not None:
-        base = None if value is None else at(row, per)
+        base = None if value is None else value_of(results, per, wanted)
         value = None if not base else value / base
     return formatted(value, fmt, unit)
 

@@ -97,12 +97,15 @@ def read(path):
     return result
 
 
-def load(paths):
-    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. Raises ResultsError."""
+def load(paths, each=False):
+    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. With `each` every file is an entry of
+    its own, under its name: many machines with the same GPU. Raises ResultsError."""
     merged = {}
     for path in paths:
         result = read(path)
-        gpu = slug(result["gpu"])
+        gpu = pathlib.Path(path).stem if each else slug(result["gpu"])
+        if each and gpu in merged:
+            raise ResultsError(f"{path}: another file is called {gpu} too")
         for row in result["rows"]:
             row["gpu"], row["set"] = gpu, set_of(row)
         merged[gpu] = merge(merged[gpu], result, path) if gpu in merged else result
@@ -157,17 +160,34 @@ def beside(results, row, method):
 
 
 def at(value, path):
-    """The value at a dotted path, "time.median_ms" or "kernels.scores.time_ms" (entries of a list by their name or number); None where
-    something on the way is null. Raises ResultsError for a name that is not there."""
+    """The value at a dotted path, "time.median_ms" or "kernels.dK_dV.time_ms" (entries of a list by their name, with _ for a space, or by
+    their number); None where something on the way is null. Raises ResultsError for a name that is not there."""
     for name in path.split("."):
         if value is None:
             return None
         if isinstance(value, list):
-            value = {str(n): entry for n, entry in enumerate(value)} | {entry["name"]: entry for entry in value if isinstance(entry, dict) and "name" in entry}
+            value = {str(n): entry for n, entry in enumerate(value)} | {entry["name"].replace(" ", "_"): entry for entry in value if isinstance(entry, dict) and "name" in entry}
         if not isinstance(value, dict) or name not in value:
             raise ResultsError(f"no field {path}")
         value = value[name]
     return value
+
+
+def tile_product(device, dtype, head_dim):
+    """What step00 measured of the tile product of a dtype and head_dim: R and R / BW. None where it did not."""
+    return next((entry for entry in device["tile_products"] if (entry["dtype"], entry["head_dim"]) == (dtype, head_dim)), None)
+
+
+def one_sweep(result, **wanted):
+    """The tile sweep of one GPU's results that fits, with its tiles by their name and the best one as `fastest`; None when there is none."""
+    found = [sweep for sweep in result["sweeps"]
+             if all(sweep[key] == value for key, value in wanted.items() if key in CONFIGURATION) and wanted.get("set", set_of(sweep)) == set_of(sweep)]
+    if len(found) > 1:
+        raise ResultsError(f"{len(found)} sweeps fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more")
+    if not found:
+        return None
+    tiles = {entry["tile"]: entry for entry in found[0]["tiles"]}
+    return {**found[0], "tiles": tiles, "fastest": tiles.get(found[0]["best"])}
 
 
 # ---- writing ------------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
     python3 plots/speedup_table.py --run [--dtype fp16] [--full]     measures (make table), writes docs/results/<gpu>.json and the documents
     python3 plots/speedup_table.py [docs/results/*.json]             prints the tables, with several GPUs also a column per GPU
+    python3 plots/speedup_table.py --each seats/*.json               a line per file: many machines, also with the same GPU
     python3 plots/speedup_table.py --write | --check                 rewrites the documents' figures | fails when one digit differs
     python3 plots/speedup_table.py shard*.json --merge FILE          makes one file of a GPU's shards
 
@@ -48,13 +49,24 @@ def print_configuration(results, wanted):
     print("\n".join(result_tables.text(result_tables.speedup_table(results, **wanted))))
 
 
-def print_gpus_beside_each_other(results):
-    every = {row_key(row)[1:]: row for result in results.values() for row in result["rows"]}
-    for chosen in every:
+def configurations(results):
+    """Each (pass, configuration) that some GPU has, as selectors, with the method that its speedups are over."""
+    for chosen in {row_key(row)[1:]: row for result in results.values() for row in result["rows"]}:
         wanted = dict(zip(("pass", *CONFIGURATION), chosen))
-        over = result_tables.OVER[wanted["pass"]][0][0]
+        yield wanted, result_tables.OVER[wanted["pass"]][0][0]
+
+
+def print_gpus_beside_each_other(results):
+    for wanted, over in configurations(results):
         print(f"\n{configuration_text(wanted)}, {wanted['pass']}: ms (speedup over {over})")
         print("\n".join(result_tables.text(result_tables.times_table(results, ["gpu"], over, **wanted))))
+
+
+def print_class(results):
+    for wanted, over in configurations(results):
+        print(f"\n{configuration_text(wanted)}, {wanted['pass']}: ms (speedup over {over})")
+        print("\n".join(result_tables.text(result_tables.class_table(results, over, **wanted))))
+    print(f"\n{len(results)} files")
 
 
 # ---- measuring --------------------------------------------------------------------------------------------------------------
@@ -219,6 +231,7 @@ def parse(arguments):
     do.add_argument("--write", action="store_true", help="rewrite the figures between markers in README.md and docs/")
     do.add_argument("--check", action="store_true", help="exit 1 when a document and the results differ")
     do.add_argument("--merge", type=pathlib.Path, metavar="FILE", help="write the files of one GPU as one")
+    do.add_argument("--each", action="store_true", help="print a line per file, also where several are of one GPU")
     parser.add_argument("--folder", default="build", type=pathlib.Path, help="where the executables are (build)")
     parser.add_argument("--dtype", nargs="+", choices=measure_rows.DTYPES, help="(all that the GPU has)")
     parser.add_argument("--head-dim", nargs="+", type=positive, help="(64 128)")
@@ -243,7 +256,7 @@ def parse(arguments):
 
 
 def report(options):
-    results = load(options.files or sorted(RESULTS.glob("*.json")))
+    results = load(options.files or sorted(RESULTS.glob("*.json")), options.each)
     if options.merge:
         if len(results) != 1:
             raise ResultsError(f"--merge takes files of one GPU, these are of {', '.join(results) or 'none'}")
@@ -257,7 +270,7 @@ def report(options):
         return 0
     if not results:
         raise ResultsError(f"no results in {RESULTS.relative_to(REPOSITORY)}: `make table` on a GPU machine measures them")
-    print_tables(results)
+    print_class(results) if options.each else print_tables(results)
     return 0
 
 

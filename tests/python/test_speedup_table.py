@@ -161,6 +161,13 @@ class Tables(InFolder):
         return result_markers.article(self.load(made_up_file(*rows)), "gpu=nvidia-made-up-1 dtype=fp16 head_dim=64")
 
 
+class Labels(unittest.TestCase):
+    def test_methods(self):
+        for method, title, label in (("step04", "online softmax", "step04 online softmax"), ("step05 forward", "recompute backward", "step05 forward"), ("yardstick", None, "yardstick"),
+                                     ("step05 recompute backward", "recompute backward", "step05 recompute backward"), ("eager", "eager", "PyTorch eager")):
+            self.assertEqual(result_tables.label({"method": method, "title": title, "ours": method != "eager"}), label)
+
+
 class Figures(InFolder):
     def setUp(self):
         super().setUp()
@@ -179,6 +186,31 @@ class Figures(InFolder):
                                   ("device.bytes_per_second.hbm_copy", "unit=TB/s fmt=.1f", "1.5 TB/s"), ("versions.torch", "", "9.9"), ("commit", "", "abc123")):
             with self.subTest(name=name, words=words):
                 self.assertEqual(self.value(name, words), text)
+
+    def test_of_the_gpu_the_model_and_a_sweep(self):
+        device = {"bytes_per_second": {"hbm_copy": 2e12, "sram_read": 8e12}, "tile_products": [{"dtype": dtype, "head_dim": d, "flops_per_second": rate * 1e12, "flops_per_byte_of_bandwidth": rate / 2}
+                                                                                              for dtype, d, rate in (("fp32", 64, 5), ("fp16", 64, 50), ("fp16", 128, 60))]}
+        tile = lambda name, ms: {"tile": name, "sram_bytes": 4096, "blocks_per_sm": 2, "requested_bytes": 7000, "time": ms and {"median_ms": ms}, "not_run": None if ms else "no room"}
+        sweep = {"step": "step04", **CONFIGURATION, "tiles": [tile("64x64", 3.0), tile("128x64", 2.0), tile("256x64", None)], "best": "128x64"}
+        row = made_up_row("step04", 2.5, flops={"useful": 1, "executed": 100e9}, hbm_expected_bytes=1e9, kernels=[{"name": "dK dV", "time_ms": 1.0}, {"name": "dQ", "time_ms": 0.5}])
+        self.loaded = self.load(made_up_file(row, made_up_row("eager", 10.0), device=device, sweeps=[sweep, {**sweep, "head_dim": 128}, {**sweep, "seqlen": 512, "best": None}, {**sweep, "batch": 1, "heads": 1, "best": "64x64"}]))
+        product = "device.tile_products."
+        for name, words, text in ((product + "flops_per_second", "head_dim=64 unit=TFLOP/s", "50 TFLOP/s"), (product + "flops_per_byte_of_bandwidth", "head_dim=128", "30"),
+                                  (product + "flops_per_second", "head_dim=64 over.dtype=fp32 fmt=.2f", "0.10"), (product + "flops_per_second", "head_dim=40", "n/a"),
+                                  ("device.bytes_per_second.sram_read", "per=device.bytes_per_second.hbm_copy", "4"), ("kernels.dK_dV.time_ms+kernels.dQ.time_ms", "method=step04", "1.5"),
+                                  ("kernels.dQ.time_ms", "method=step04 per=time.median_ms fmt=.0%", "20%"), ("model.flops_ms", "method=step04", "2"), ("model.bytes_ms", "method=step04", "0.5"),
+                                  ("model.bytes_ms", "method=step04 per=model.flops_ms", "0.25"), ("model.flops_ms", "method=eager", "n/a"), ("sweep.best", "head_dim=64", "128x64"), ("sweep.best", "head_dim=64 set=other", "64x64"),
+                                  ("sweep.tiles.64x64.time.median_ms", "head_dim=64 per=sweep.fastest.time.median_ms", "1.5"), ("sweep.tiles.256x64.time.median_ms", "head_dim=64", "n/a"),
+                                  ("sweep.fastest.time.median_ms", "head_dim=64 seqlen=512", "n/a"), ("sweep.best", "head_dim=64 seqlen=1024", "n/a")):
+            with self.subTest(name=name, words=words):
+                self.assertEqual(self.value(name, words), text)
+        for name, words, text in ((product + "flops_per_second", "", "choose the product"), ("sweep.best", "set=any", "say more"), ("sweep.tiles.7x7.time", "head_dim=64", "no field"), ("time.median_ms+no.such", "method=step04", "no field")):
+            with self.subTest(words=words), self.assertRaisesRegex(results.ResultsError, text):
+                self.value(name, words)
+        lines = result_tables.tiles_table(self.loaded, gpu="nvidia-made-up-1", dtype="fp16", head_dim=64, seqlen=4096, set="sizes")
+        self.assertEqual(lines[1:], [["64x64", "4.1 kB", "2", "7.0 kB", "3", "1.50x"], ["128x64", "4.1 kB", "2", "7.0 kB", "2", "1.00x"], ["256x64", "n/a: no room"]])
+        self.loaded = self.load(made_up_file(row, device=None, device_reason="why"))
+        self.assertEqual([self.value(product + "flops_per_second", "head_dim=64"), self.value("model.flops_ms", "method=step04"), self.value("sweep.best", "head_dim=64")], 3 * ["n/a"])
 
     def test_bad_words(self):
         for name, words, text in (("time.mean", "method=step04", "no field"), ("tflops", "method=step04 unit=miles", "miles"), ("tflops", "method=step04 fmt=.2q", "fmt"), ("tflops", "causal=maybe", "maybe"),
@@ -258,6 +290,18 @@ class Documents(InFolder):
                 self.assertIn(what, err)
                 self.assertEqual((self.readme.read_text(), self.chapter.read_text()), (text, before))
 
+    def test_profile(self):
+        self.readme.write_text("<!-- results:profile step=step04 -->\n<!-- /results -->\n")
+        self.assertEqual(self.call("--write"), (0, "", ""))
+        self.assertIn("n/a: not profiled (docs/results/profiler/step04.txt", self.readme.read_text())
+        self.write("docs/results/profiler/step04.txt", "==PROF== Connected to process 7 (/home/a/step04)\n[7] step04@127.0.0.1\n  attention (32, 1, 1)\n    dram__bytes_read.sum  Mbyte 1.5\n\n")
+        self.assertEqual(self.call("--check")[0], 1)
+        self.call("--write")
+        self.assertEqual(self.readme.read_text(), "<!-- results:profile step=step04 -->\n```\n  attention (32, 1, 1)\n    dram__bytes_read.sum  Mbyte 1.5\n```\n<!-- /results -->\n")
+        self.assertEqual(self.call("--check"), (0, "", ""))
+        self.readme.write_text("<!-- results:profile step=../x -->\n<!-- /results -->\n")
+        self.assertEqual(self.call("--write")[0], 2)
+
     def test_print_and_merge(self):
         other = self.write("other.json", made_up_file(made_up_row("step02", 9.0), gpu="NVIDIA Other"))
         code, out, err = self.call(self.folder / "docs/results/nvidia-made-up-1.json", other)
@@ -269,6 +313,14 @@ class Documents(InFolder):
         self.assertEqual([row["method"] for row in json.loads((self.folder / "all.json").read_text())["rows"]], ["step02", "step04", "step03"])
         code, out, err = self.call(self.folder / "all.json", other, "--merge", self.folder / "no.json")
         self.assertEqual((code, err.count("\n"), (self.folder / "no.json").exists()), (2, 1, False))
+
+    def test_many_machines(self):
+        seats = [self.write(f"seats/seat{n}.json", made_up_file(made_up_row("step02", 40.0), made_up_row("step04", ms), commit=commit)) for n, ms, commit in ((1, 10.0, "abc"), (2, 20.0, "def"))]
+        self.assertEqual(self.call(*seats)[0], 2, "the same GPU twice")
+        code, out, err = self.call("--each", *seats)
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"seat1 +NVIDIA Made Up 1 +40 +10 \(4.00x\)\nseat2 +NVIDIA Made Up 1 +40 +20 \(2.00x\)\n\n2 files\n")
+        self.assertEqual(self.call("--each", seats[0], self.write("other/seat1.json", made_up_file()))[0], 2)
 
     def test_refusals_and_bad_arguments(self):
         emulated = self.write("emulated.json", made_up_file(made_up_row("step02", 9.0) | {"emulated": True}))
@@ -359,6 +411,12 @@ class Runner(InFolder):
         shortage = {"method": "eager", "not_run": "CUDA out of memory. Tried to allocate 512.00 GiB. GPU 0 has a total capacity of 139 GiB. Process 17 has"}
         self.assertEqual(measure_rows.torch_row(shortage, "forward", CONFIGURATION)["not_run"], "CUDA out of memory. Tried to allocate 512.00 GiB")
         self.assertNotIn(("step05 forward", "forward"), rows)
+
+    def test_counters(self):
+        for flags, counters in ((("--seqlen", "512"), "off"), (("--seqlen", "512", "--batch", "1", "--heads", "1"), "auto"), (("--seqlen", "4096"), "auto")):
+            with self.subTest(flags=flags):
+                _, _, calls = self.run_table("--dtype", "fp16", "--head-dim", "64", "--no-causal", *flags)
+                self.assertEqual({call.split()[-1] for call in calls if "--sweep-tiles" not in call}, {counters})
 
     def test_what_does_not_fit_and_what_is_not_built(self):
         (self.build / "yardstick").unlink()
