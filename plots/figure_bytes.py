@@ -84,7 +84,7 @@ def bars(ax, rows, limit, labelled, notes):
             text = f"{expected}; measured {'n/a' if measured is None else bytes_text(measured)}"
             ax.annotate(text, (max(left, measured or 0), y), (6, 0), textcoords="offset points", va="center", fontsize=8)
             if measured is None:
-                notes.append(f"measured n/a: {row['hbm_measured_reason'] or 'no reason given'}")
+                notes.append(f"measured n/a: {row.get('hbm_measured_bytes_reason') or 'no reason given'}")
     ax.set_xlim(0, limit)
     ax.set_ylim(len(rows) - 0.5, -0.6)
     ax.set_yticks(range(len(rows)), [method.removesuffix(" backward") for method in rows] if labelled else [])

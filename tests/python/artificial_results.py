@@ -34,7 +34,7 @@ def size_of(tensor, row):
 def row_of(method, which, dtype, batch, heads, seqlen, head_dim, causal, measured=True):
     row = {"method": method, "title": TITLES.get(method.split()[0], ""), "ours": method in FORWARD or method in BACKWARD, "pass": which, "dtype": dtype, "batch": batch, "heads": heads,
            "seqlen": seqlen, "head_dim": head_dim, "causal": causal, "tile": None, "not_run": None, "emulated": False, "verified": None, "verdict": None, "predicted_ms": None, "tflops": None,
-           "flops": None, "hbm_expected_bytes": None, "hbm_at_least": False, "hbm_measured_bytes": None, "hbm_measured_reason": "no permission", "requested_expected_bytes": None,
+           "flops": None, "hbm_expected_bytes": None, "hbm_at_least": False, "hbm_measured_bytes": None, "hbm_measured_bytes_reason": "no permission", "requested_expected_bytes": None,
            "requested_measured_bytes": None, "l2_to_sm_measured_bytes": None, "spill_bytes": None, "by_tensor": None, "extra_bytes": None, "grows": None,
            "error": {"relative_l2": 1e-7, "max_abs": 1e-6, "worst_share": None}, "kernels": None, "kernel_count": None}
     pairs = batch * heads * seqlen * seqlen * head_dim // (2 if causal else 1)
