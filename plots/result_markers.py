@@ -104,7 +104,7 @@ def profile(root, words):
     if not path.is_file():
         return f"n/a: not profiled ({PROFILES / path.name} does not exist)"
     lines = [line.rstrip() for line in path.read_text().splitlines() if not re.match(r"==(?:PROF|WARNING)==|\[\d+\] ", line)]
-    return "\n".join(["```", *"\n".join(lines).strip("\n").split("\n"), "```"])
+    return "\n".join(["```console", *"\n".join(lines).strip("\n").split("\n"), "```"])
 
 
 def value(results, field, words):

@@ -297,7 +297,7 @@ class Documents(InFolder):
         self.write("docs/results/profiler/step04.txt", "==PROF== Connected to process 7 (/home/a/step04)\n[7] step04@127.0.0.1\n  attention (32, 1, 1)\n    dram__bytes_read.sum  Mbyte 1.5\n\n")
         self.assertEqual(self.call("--check")[0], 1)
         self.call("--write")
-        self.assertEqual(self.readme.read_text(), "<!-- results:profile step=step04 -->\n```\n  attention (32, 1, 1)\n    dram__bytes_read.sum  Mbyte 1.5\n```\n<!-- /results -->\n")
+        self.assertEqual(self.readme.read_text(), "<!-- results:profile step=step04 -->\n```console\n  attention (32, 1, 1)\n    dram__bytes_read.sum  Mbyte 1.5\n```\n<!-- /results -->\n")
         self.assertEqual(self.call("--check"), (0, "", ""))
         self.readme.write_text("<!-- results:profile step=../x -->\n<!-- /results -->\n")
         self.assertEqual(self.call("--write")[0], 2)
