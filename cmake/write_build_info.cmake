@@ -1,6 +1,6 @@
 # Run as a script by the target attn_build_info (cmake/build_info.cmake).
-set(commit "")
-if(GIT)
+set(commit "$ENV{ATTN_COMMIT}")  # for a copy of the sources that is not their repository, or lags behind it
+if(GIT AND NOT commit)
   execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --abbrev=12 OUTPUT_VARIABLE commit ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
   # Dirty is what changes a program: `make table` writes into docs/ and must be able to resume.
   execute_process(COMMAND ${GIT} -C ${SOURCE} diff --quiet HEAD -- CMakeLists.txt cmake common steps RESULT_VARIABLE differs OUTPUT_QUIET ERROR_QUIET)
