@@ -36,6 +36,8 @@ def picture(results, which, causal):
     notes = []
     for line, dtype in zip(axes, dtypes):
         for ax, head_dim in zip(line, head_dims):
+            if (dtype, head_dim) not in panels:
+                notes.append(f"n/a  {dtype}, d {head_dim}: not in the results")
             panel(ax, panels.get((dtype, head_dim), {}), methods[dtype], base, which, notes)
             some = next(iter(panels.get((dtype, head_dim), {}).values()), None)
             ax.set_title(f"{dtype}, d {head_dim}" + (f" ({style.heads_text(some)})" if some else ""), pad=15)
@@ -69,7 +71,10 @@ def panel(ax, rows, methods, base, which, notes):
         if ms is None or base_ms is None:
             reason = "not in the results" if row is None else style.why_no_time(row) or f"{base} did not run"
             ax.text(0.01, y, "n/a", transform=ax.get_yaxis_transform(), va="center", fontsize=8, style="italic")
-            notes.append(f"n/a  {method}, {reason}" if row is None else f"n/a  {row['dtype']}, d {row['head_dim']}, {method}: {reason}")
+            if row is not None:
+                notes.append(f"n/a  {row['dtype']}, d {row['head_dim']}, {method}: {reason}")
+            elif rows:
+                notes.append(f"n/a  {method}, {reason}")
         else:
             colour, hatch, _ = style.method_style(method)
             ax.barh(y, base_ms / ms, height=0.74, color=colour, hatch=hatch, edgecolor="white" if hatch else colour, linewidth=0)
