@@ -109,7 +109,8 @@ def begin(path, options, figures, torch):
                 **{key: (torch.versions or {}).get(key) for key in ("torch", "cuda_of_torch", "cudnn", "triton")}}
     reasons = {"driver": "nvidia-smi does not tell", "cuda_toolkit": "built without CUDA", "triton": "not installed"}
     versions |= {f"{key}_reason": reasons.get(key) if torch.versions or key in ("driver", "cuda_toolkit") else torch.missing for key, value in versions.items() if value is None}
-    result = {"schema": SCHEMA, "gpu": figures["gpu"]["name"], "date": datetime.date.today().isoformat(), "commit": commit, "versions": versions, "device": figures, "rows": [], "sweeps": []}
+    measured = {key: value for key, value in figures.items() if key != "findings"}  # what step00 found to do is this machine's, with its paths
+    result = {"schema": SCHEMA, "gpu": figures["gpu"]["name"], "date": datetime.date.today().isoformat(), "commit": commit, "versions": versions, "device": measured, "rows": [], "sweeps": []}
     if commit is None:
         result["commit_reason"] = "built outside of a git repository"
     if path.is_file():

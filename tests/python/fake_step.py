@@ -14,7 +14,7 @@ MS = {"step01": 800, "step02": 400, "step03": 300, "step04": 100, "yardstick": 2
 
 
 def device():
-    return {"schema": "attention-device-1", "gpu": {"name": "NVIDIA Made Up 1"}, "bytes_per_second": {"hbm_copy": 1.5e12}, "tile_products": [{"dtype": "fp32"}, {"dtype": "fp16"}],
+    return {"schema": "attention-device-1", "gpu": {"name": "NVIDIA Made Up 1"}, "bytes_per_second": {"hbm_copy": 1.5e12}, "tile_products": [{"dtype": "fp32"}, {"dtype": "fp16"}], "findings": ["kept in /home/a"],
             "versions": {"git_commit": os.environ.get("FAKE_STEP_COMMIT", "abc123") or None, "cuda_toolkit": "13.0", "compiler": "made up 1"}}
 
 

@@ -472,6 +472,7 @@ class Runner(InFolder):
         sweeps = json.loads(self.out.read_text())["sweeps"]
         self.assertEqual([(sweep["dtype"], sweep["head_dim"], sweep["causal"], sweep["best"]) for sweep in sweeps], [("fp16", 64, False, "64x64"), ("fp16", 128, False, "64x64")])
         self.assertIn("best 64x64", out)
+        self.assertNotIn("/home/a", self.out.read_text(), "no path of the machine")
         self.assertEqual(self.run_table(*flags, "--resume")[2], [])
         self.assertIn("not swept: a tile's result was wrong", self.run_table(*flags, FAKE_STEP_WRONG="step04")[1])
         self.assertEqual(json.loads(self.out.read_text())["sweeps"], sweeps, "what was measured before stays")
