@@ -29,6 +29,7 @@ import urllib.parse
 import result_markers
 from documents import COMMENT, INLINE_CODE, Document
 from results import ResultsError, load
+from script import OneLineParser, write_whole
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 CHECKS = ("links", "code", "commands", "figures", "typed")
@@ -129,9 +130,7 @@ def check_code(root, documents, fix):
             for link, target in sorted(moved, key=lambda move: move[0].span, reverse=True):  # from the right, so that spans stay
                 begin, end = link.span
                 lines[link.line - 1] = lines[link.line - 1][:begin] + target + lines[link.line - 1][end:]
-            part = path.with_name(path.name + ".part")
-            part.write_text("\n".join(lines))
-            part.replace(path)
+            write_whole(path, "\n".join(lines))
 
 
 # ---- commands -------------------------------------------------------------------------------------------------------------------
@@ -398,11 +397,6 @@ def check_typed(documents):
 
 
 # ---- command line ---------------------------------------------------------------------------------------------------------------
-
-
-class OneLineParser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(2, f"{message} (--help lists the flags)\n")
 
 
 def main(arguments=None):

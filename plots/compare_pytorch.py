@@ -22,6 +22,7 @@ import warnings
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from attention_steps import LibraryMissing, StepError, Steps
 from results import driver_version
+from script import OneLineParser, positive, write_whole
 
 try:
     import torch
@@ -304,18 +305,6 @@ def compare(options):
     return result, not failed
 
 
-class OneLineParser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(2, f"{message} (--help lists the flags)\n")
-
-
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
 def parse(arguments=None):
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=tuple(TORCH_DTYPES), default="fp16")
@@ -350,9 +339,7 @@ def main():
     except RuntimeError as error:
         parser.exit(4, f"{first_line(error)}\n")
     if options.json:
-        whole = options.json.with_name(options.json.name + ".part")
-        whole.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-        whole.replace(options.json)
+        write_whole(options.json, json.dumps(result, indent=1, allow_nan=False) + "\n")
     sys.exit(0 if ok else 1)
 
 

@@ -6,10 +6,11 @@
 The bytes in a picture are the steps' formulas at 16 heads, N = 4096, d = 64, fp32, the shape of the chapters (tiles 128x64, in the backward
 64x64); tests/python/test_pictures.py compares them with `./stepNN --plan`. Needs the standard library only.
 """
-import argparse
 import math
 import pathlib
 import sys
+
+from script import OneLineParser, write_whole
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "docs" / "pictures"
 
@@ -276,7 +277,7 @@ PICTURES = {"two_memories": two_memories, "step01": step01, "step02": step02, "s
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(description="Draws docs/pictures/*.svg.")
+    parser = OneLineParser(description="Draws docs/pictures/*.svg.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a stored picture is not what this script draws")
     check = parser.parse_args(arguments).check
     if not check:
@@ -288,9 +289,7 @@ def main(arguments):
             continue
         different.append(path.name)
         if not check:
-            part = path.with_suffix(".part")
-            part.write_text(svg)
-            part.replace(path)
+            write_whole(path, svg)
     if check and different:
         print(f"docs/pictures: {', '.join(different)}: not what plots/draw_pictures.py draws; run it", file=sys.stderr)
         return 1

@@ -11,6 +11,7 @@ import sys
 import textwrap
 
 import results as results_file
+from script import OneLineParser
 
 try:
     import matplotlib
@@ -129,7 +130,7 @@ def write(figure, stem):
 
 def main(figures, description, arguments=None):
     """The command line of a figure's script, and of all of them: `figures` are the draw functions. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="*", help="results files, docs/results/<gpu>.json (all that are there)")
     parser.add_argument("--out", default="docs/figures", help="folder for <gpu>-<figure>.svg and .png (docs/figures)")
     options = parser.parse_args(arguments)

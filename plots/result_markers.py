@@ -13,6 +13,7 @@ import shlex
 
 import result_tables
 from results import ResultsError
+from script import write_whole
 
 MARKER = re.compile(r"<!-- (results|value):(\S+)(.*?) ?-->(.*?)<!-- /\1 -->", re.DOTALL)
 CODE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|^(?:    |\t)[^\n]*$|(?<!`)(`+)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
@@ -195,7 +196,5 @@ def renew(root, results, write):
             changed.append((path, new))
     if write:  # after all documents have been understood
         for path, new in changed:
-            part = path.with_name(path.name + ".part")
-            part.write_text(new)
-            part.replace(path)
+            write_whole(path, new)
     return found

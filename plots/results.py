@@ -11,6 +11,8 @@ import json
 import pathlib
 import subprocess
 
+from script import write_whole
+
 SCHEMA = "attention-results-1"
 CONFIGURATION = ("dtype", "batch", "heads", "seqlen", "head_dim", "causal")
 READ_HERE = ("gpu", "set")  # keys that load() adds
@@ -195,8 +197,5 @@ def one_sweep(result, **wanted):
 
 def save(result, path):
     """Writes one GPU's object, whole or not at all."""
-    path = pathlib.Path(path)
     stripped = {**result, "rows": [{key: value for key, value in row.items() if key not in READ_HERE} for row in result["rows"]]}
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(stripped, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    part.replace(path)
+    write_whole(path, json.dumps(stripped, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -23,6 +23,7 @@ import result_markers
 import result_tables
 from measure_rows import CannotRun
 from results import CONFIGURATION, SCHEMA, ResultsError, configuration, configuration_text, driver_version, load, read, row_key, save, slug
+from script import OneLineParser, positive
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "docs" / "results"
@@ -203,18 +204,6 @@ def run_executor(options, no_gpu):
 
 
 # ---- command line -----------------------------------------------------------------------------------------------------------
-
-
-class OneLineParser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(2, f"{message} (--help lists the flags)\n")
-
-
-def positive(text):
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
 
 
 def shard(text):

@@ -11,6 +11,8 @@ import pathlib
 import subprocess
 import sys
 
+from script import OneLineParser
+
 
 def bytes_text(count):
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -43,12 +45,12 @@ def row(run, method, first):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default="build", help="where the executables are (build)")
     options, step_flags = parser.parse_known_args()
     programs = sorted(path for path in pathlib.Path(options.folder).glob("step[0-9][0-9]") if path.is_file() and path.name != "step00")  # step00 is no attention
     if not programs:
-        sys.exit(f"no step in {options.folder}: build them first (make steps)")
+        parser.exit(2, f"no step in {options.folder}: build them first (make steps)\n")
 
     runs, worst_code = [], 0
     for program in programs:

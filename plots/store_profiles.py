@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import sys
 
+from script import OneLineParser, write_whole
+
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -33,7 +35,7 @@ def profiler_part(step, output):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("build"), help="where the executables are (build)")
     parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "docs" / "results" / "profiler")
     options = parser.parse_args()
@@ -50,9 +52,7 @@ def main():
             print(f"{step}: exit {done.returncode}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}", file=sys.stderr)
             failed = 4
             continue
-        part = options.out / f"{step}.txt.part"
-        part.write_text(f"$ {line}\n{text}")
-        part.replace(options.out / f"{step}.txt")
+        write_whole(options.out / f"{step}.txt", f"$ {line}\n{text}")
         print(f"{step}: {text.count('Section:')} kernels")
     sys.exit(failed)
 

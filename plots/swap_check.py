@@ -18,6 +18,7 @@ import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent / "swap")]
 from attention_steps import LibraryMissing, StepError, Steps
+from script import OneLineParser
 
 FORWARD, BACKWARD, METHOD = "step04", "step05", "recompute backward"
 TIMES_EAGER = 2  # a second correct fp32 implementation rounds differently, so equal errors cannot be asked for
@@ -160,11 +161,6 @@ def check(options):
     truth = model.run({name: w.astype(np.float64) for name, w in weights.items()}, config, inputs, targets, model.EagerAttention)
     print(f"library: {steps.path} ({steps.build})")
     return report(fp32, truth, fp32.eager(), fp32.swapped(steps))
-
-
-class OneLineParser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(2, f"{message} (--help lists the flags)\n")
 
 
 def main():

@@ -1,4 +1,5 @@
 // The steps as a person meets them: flags, exit codes, the one line on stderr, files. Runs the executables themselves.
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,6 +86,9 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --seqlen 64 --trace-row 64", 2, "0 to 63");
   refuses("step04 --load /no/such/folder", 2, "/no/such/folder/q.npy");
   refuses("step04 --json /no/such/folder/x.json", 2, "--json");
+  refuses("step04 --json", 2, "--json");  // a flag that --help hides is named all the same
+  refuses("step04 --tile 64x64 --tile 64x64", 2, "--tile");
+  refuses("step04 --softmax-scale 1e40", 2, "finite in fp32");
   refuses("step04 --seqlen 64 --save /proc/no", 2, "--save");
 }
 
@@ -209,6 +213,25 @@ TEST_CASE("--check none and --check sample never look like a full check") {
   const Outcome sample = run("step04 --seqlen 300 --check sample:8");
   CHECK(sample.code == 0);
   CHECK(sample.out.find("sampled ") != std::string::npos);
+}
+
+TEST_CASE("--json writes into a pipe or a device instead of replacing it") {
+  const Folder folder;
+  const std::string pipe = folder.path + "/pipe", read = folder.path + "/read";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  REQUIRE(std::system(("timeout 20 cat " + pipe + " >" + read + " &").c_str()) == 0);
+  CHECK(run("step04 --plan --json " + pipe).code == 0);
+  CHECK(std::filesystem::is_fifo(pipe));
+  for (int n = 0; n < 100 && !Json::accept(slurp(read)); ++n) usleep(50000);  // cat ends a little later
+  CHECK(Json::accept(slurp(read)));
+}
+
+TEST_CASE("--load refuses a NaN and an infinity by name") {
+  for (const float bad : {NAN, INFINITY}) {
+    const Folder folder;
+    for (const char* name : {"q", "k", "v"}) write_npy(folder.path + "/" + name + ".npy", {1, 1, 2, 2}, std::vector<float>{1, 2, 3, *name == 'v' ? bad : 4});
+    refuses("step04 --load " + folder.path, 2, "v.npy: element 3 is");
+  }
 }
 
 TEST_CASE("--load and --save") {

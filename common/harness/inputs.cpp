@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <utility>
 
 #include "common/harness/error.h"
@@ -17,9 +18,16 @@ void settle(std::optional<int64_t>& typed, int64_t from_file, const char* flag, 
   typed = from_file;
 }
 
+NpyArray<float> read_input(const std::string& path) {
+  NpyArray<float> array = read_npy(path, 4);
+  for (size_t n = 0; n < array.values.size(); ++n)
+    if (!std::isfinite(array.values[n])) throw BadArguments(fmt::format("{}: element {} is {}; attention needs finite inputs", path, n, array.values[n]));
+  return array;
+}
+
 /// `all_half` stays true only if the file holds float16.
 std::vector<float> read_shaped(const std::string& path, const std::vector<int64_t>& shape, bool& all_half) {
-  NpyArray<float> array = read_npy(path, 4);
+  NpyArray<float> array = read_input(path);
   all_half = all_half && array.was_half;
   if (array.shape != shape) throw BadArguments(fmt::format("{}: shape {}, but q.npy and k.npy ask for {}", path, array.shape, shape));
   return std::move(array.values);
@@ -29,8 +37,8 @@ std::vector<float> read_shaped(const std::string& path, const std::vector<int64_
 InputTensors load_inputs(Options& options, bool backward) {
   if (options.init_given) throw BadArguments("--load gives the inputs: --init and --seed contradict it");
   const std::string folder = options.load_dir + "/";
-  NpyArray<float> q = read_npy(folder + "q.npy", 4);
-  NpyArray<float> k = read_npy(folder + "k.npy", 4);
+  NpyArray<float> q = read_input(folder + "q.npy");
+  NpyArray<float> k = read_input(folder + "k.npy");
   for (const int64_t length : {q.shape[0], q.shape[1], q.shape[2], q.shape[3], k.shape[2]})
     if (length < 1) throw BadArguments(fmt::format("{}q.npy, k.npy: shapes {} and {} hold no element", folder, q.shape, k.shape));
   if (k.shape[0] != q.shape[0] || k.shape[1] != q.shape[1] || k.shape[3] != q.shape[3])

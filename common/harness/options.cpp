@@ -56,7 +56,7 @@ float parse_scale(const std::string& text) {
     used = 0;
   }
   if (used == 0 || used != text.size() || !std::isfinite(value) || value <= 0)
-    throw BadArguments(fmt::format("--softmax-scale {}: must be a finite number above 0", text));
+    throw BadArguments(fmt::format("--softmax-scale {}: must be above 0 and finite in fp32", text));
   return value;
 }
 
@@ -141,10 +141,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)");
   value("--threads", "n", "CPU executor: threads of the operating system (one per core)");
 
-  for (CLI::Option* option : advanced) option->group("");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
+    for (CLI::Option* option : advanced) option->group("");  // hidden; CLI11 would leave its name out of messages too
     help = app.help();
     return std::nullopt;
   } catch (const CLI::CallForAllHelp&) {

@@ -9,6 +9,10 @@
 
 namespace attention {
 
+static void flush_output() {
+  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
+}
+
 const Step& any_step(const std::string& id) {
   for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::gpu})
     if (const Step* step = find_step(device, id)) return *step;
@@ -23,10 +27,12 @@ const Step& step_for(DeviceKind device, const std::string& id) {
 std::optional<Options> read_options(int argc, char** argv, const Step& step) {
   std::string help;
   std::optional<Options> options = parse_options(argc, argv, step, help);
-  if (!options)
+  if (!options) {
     std::fputs(help.c_str(), stdout);
-  else if (!options->json.empty() && options->json != "-")
+    flush_output();
+  } else if (!options->json.empty() && options->json != "-") {
     refuse_unwritable(options->json);
+  }
   return options;
 }
 
@@ -37,7 +43,7 @@ void finish(const Options& options, const std::string& report, const std::functi
     std::fputs(json().c_str(), stdout);
   else if (!options.json.empty())
     write_whole(options.json, json());
-  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
+  flush_output();
   if (failures.empty()) return;
   const size_t more = failures.size() - 1;
   throw CheckFailed(failures.front() + (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));

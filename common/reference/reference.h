@@ -63,6 +63,7 @@ struct ReferenceTensor {
 ///   dq   scale sum_j P_ij (dP_ij - D_i) k_jc    allowance  |scale| sum_j P_ij w_ij (|dP|_ij + |D|_i) |k_jc|
 ///   dk   scale sum_i P_ij (dP_ij - D_i) q_ic    allowance  |scale| sum_i P_ij w_ij (|dP|_ij + |D|_i) |q_ic|
 /// where dP_ij = sum_c dO_ic v_jc, D_i = sum_c dO_ic o_ic, and |dP|, |D| are the sums of the terms' absolute values.
+/// In fp32 P_ij w_ij is P_ij w_ij + flushed_pair(dtype) in all of these but lse's.
 /// A row that sees no key: o = 0, lse = -inf, no gradient, allowance 0.
 /// In half precision (problem.dtype) P and dS are rounded to the type, and below its normal numbers by up to half the smallest
 /// subnormal: e = least_pair(dtype) for each visible pair joins P_ij w_ij in the allowance of dv and the whole coefficient of |k_jc|,
@@ -94,8 +95,12 @@ double reference_rate_cpu();
 double reference_rate_gpu();
 
 /// Half the smallest subnormal of the type in units of its tol, 2u: 2^-15 for fp16, nothing that shows for bf16; 0 for fp32, whose
-/// own subnormals are of no account.
+/// own subnormals are flushed_pair's.
 double least_pair(Dtype dtype);
+
+/// What a step may flush to 0 of one P_ij in fp32, everything below the smallest normal number 2^-126, in units of tol: it joins
+/// P_ij w_ij in every allowance. 0 in half precision, where least_pair is far larger.
+double flushed_pair(Dtype dtype);
 
 /// For the two implementations: the number of keys that query i sees (they are the first ones), the selected rows with a full
 /// selection spelled out, and the Reference with its tensors allocated.

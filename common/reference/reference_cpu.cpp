@@ -120,7 +120,7 @@ struct Run {
   const HostInputs& in;
   const bool backward;
   const bool half = problem.dtype != Dtype::fp32;
-  const double least = least_pair(problem.dtype);
+  const double least = least_pair(problem.dtype), flushed = flushed_pair(problem.dtype);
   const int64_t d = problem.head_dim;
   const double scale = problem.softmax_scale;
 
@@ -260,6 +260,7 @@ class QueryBlock {
         s[j] /= row.total;
         a[j] = s[j] * std::max(row.weight, a[j] / 3);
         mean_weight_[r] += a[j];
+        a[j] += run_.flushed;
         if (run_.half) row.mean_score += s[j] * stored(r, 0)[j];
       }
       if (run_.half)
@@ -317,7 +318,8 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
       for (int64_t j = 0; j < count; ++j) {
         const bool visible = run.problem.visible(i0 + i, rows[j].row);
         const double probability = visible ? std::exp(run.scale * s[j] - row.largest) / row.total : 0;
-        const double weighted = probability * std::max(row.weight, std::abs(run.scale) * a[j] / 3), least = visible ? run.least : 0;
+        const double least = visible ? run.least : 0, flushed = visible ? run.flushed : 0;
+        const double weighted = probability * std::max(row.weight, std::abs(run.scale) * a[j] / 3) + flushed;
         p[j * kTile + i] = probability;
         p_weighted[j * kTile + i] = weighted + least;
         const double parts = std::abs(run.scale) * (dp_abs[j] + row.delta_abs);

@@ -39,7 +39,8 @@ struct Shape {
   int d;
   bool causal;
   double scale;
-  double least;  // least_pair
+  double least;    // least_pair
+  double flushed;  // flushed_pair
 
   /// Problem::visible, for device code.
   __device__ bool visible(int64_t i, int64_t j) const { return !causal || j <= i + seqlen_k - seqlen_q; }
@@ -239,8 +240,8 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
           const RowStatistics& row = row_of[i];
           const double w = fmax(fmax(1.0, fabs(shape.scale) * s_abs[a][b] / 3), row.largest_score / 3);
           const double p = exp(shape.scale * s[a][b] - row.largest) / row.total;
-          const double p_score = p * (fabs(shape.scale * s[a][b]) + row.mean_score), p_weight = p * w;
-          weight[a] += p_weight;
+          const double p_score = p * (fabs(shape.scale * s[a][b]) + row.mean_score), p_weight = p * w + shape.flushed;
+          weight[a] += p * w;
           if constexpr (needs_dp(kOutput)) {
             const double parts = fabs(shape.scale) * (dp_abs[a][b] + row.delta_abs);
             to_value = p * shape.scale * (dp[a][b] - row.delta);
@@ -386,7 +387,7 @@ class RowList {
 class HeadBatch {
  public:
   HeadBatch(const Problem& problem, const HostInputs& in, int64_t first_head, int64_t heads, bool backward)
-      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale, least_pair(problem.dtype)},
+      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale, least_pair(problem.dtype), flushed_pair(problem.dtype)},
         col_blocks_((problem.head_dim + kCols - 1) / kCols),
         q_(part(in.q, first_head, heads, problem.seqlen_q)), k_(part(in.k, first_head, heads, problem.seqlen_k)),
         v_(part(in.v, first_head, heads, problem.seqlen_k)), d_o_(backward ? part(in.d_o, first_head, heads, problem.seqlen_q) : Buffer<float>(0)),
