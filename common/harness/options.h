@@ -31,7 +31,7 @@ struct Options {
   Init init;
   bool init_given = false;
   DeviceChoice device = DeviceChoice::automatic;
-  bool tensor_cores = false;  // --product tensor-cores
+  std::optional<bool> tensor_cores;  // --product
   std::optional<TileShape> tile;
   bool sweep_tiles = false;
   std::optional<int64_t> trace_row;

@@ -1,7 +1,8 @@
 # attn_add_variant(name step file old new [file old new ...]) adds the executable variants/name: `step` for the CPU executor alone,
 # built from a copy of steps/ and common/tile/ in which `old` in `file` has become `new`. `old` must stand in the file exactly
 # once, so that a change of the source cannot turn a mutant into the original without anyone noticing: then configuring stops.
-# The variants are compiled at -O1 and hold the fp32 tiles for head_dim <= 64 alone, which is what keeps their build short.
+# The variants are compiled at -O1 and hold the fp32 tiles for head_dim <= 64 alone, those of the split product only where it is
+# what changes: that keeps their build short.
 set(ATTN_VARIANT_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/variants)
 
 file(GLOB variant_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
@@ -36,8 +37,11 @@ function(attn_add_variant name step)
   foreach(source IN LISTS variant_sources)
     file(READ ${PROJECT_SOURCE_DIR}/${source} text)
     if(source STREQUAL common/tile/shapes.h)
-      string(REGEX REPLACE ",[ \n]*Tile<float, [0-9]+, [0-9]+, (128|256), [^>]*>" "" text "${text}")
+      string(REGEX REPLACE ",[ \n]*Tile<(float|Split<[A-Za-z]+>), [0-9]+, [0-9]+, (128|256), [^>]*>" "" text "${text}")
       string(REGEX REPLACE "TensorCore(Backward)?Tiles<(half|bfloat16)>" "TileList<>" text "${text}")
+      if(NOT "common/tile/split_product.h" IN_LIST ARGV)
+        string(REGEX REPLACE "Split(Backward)?Tiles, " "" text "${text}")
+      endif()
       attn_replace_once(text "${text}" "Joined<ForwardTiles, MoreTiles>::type" "ForwardTiles" ${source})
     endif()
     math(EXPR last "${ARGC} - 1")
