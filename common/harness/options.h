@@ -55,4 +55,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
 /// "fp32", "fp16", "bf16".
 const char* dtype_name(Dtype dtype);
 
+/// Where the problem's tile products are computed: "cuda-cores", "tensor-cores".
+const char* product_name(const Problem& problem);
+
 }  // namespace attention
