@@ -97,7 +97,7 @@ TileShape choose_tile(const Options& options, const Step& step, const Problem& p
       std::string list;
       for (const TileChoice& choice : choices) list += fmt::format("{}{}x{}", list.empty() ? "" : ", ", choice.shape.br, choice.shape.bc);
       throw Unsupported(fmt::format("{} has no tile {}x{} for head_dim {} in {}; compiled in: {}", step.id, options.tile->br, options.tile->bc, p.head_dim,
-                                    dtype_name(p.dtype), list));
+                                    type_and_product(p), list));
     }
     if (asked->sram_bytes > p.sram_limit) refuse_sram(*asked, "the");
     return asked->shape;

@@ -97,6 +97,8 @@ const char* dtype_name(Dtype dtype) { return dtype == Dtype::fp32 ? "fp32" : dty
 
 const char* product_name(const Problem& p) { return p.dtype != Dtype::fp32 || p.on_tensor_cores ? "tensor-cores" : "cuda-cores"; }
 
+std::string type_and_product(const Problem& p) { return fmt::format("{}{}", dtype_name(p.dtype), p.on_tensor_cores ? " on tensor cores" : ""); }
+
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help) {
   Options options;
   std::map<std::string, std::string> typed;  // flag -> text, of the flags that take a value

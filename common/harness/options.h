@@ -58,4 +58,7 @@ const char* dtype_name(Dtype dtype);
 /// Where the problem's tile products are computed: "cuda-cores", "tensor-cores".
 const char* product_name(const Problem& problem);
 
+/// "fp32", "fp16", "bf16"; "fp32 on tensor cores" where that was chosen.
+std::string type_and_product(const Problem& problem);
+
 }  // namespace attention

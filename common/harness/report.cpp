@@ -23,8 +23,6 @@ std::vector<TensorBytes> pairs_only(std::vector<TensorBytes> bytes) {
   return bytes;
 }
 
-std::string type_and_product(const Problem& p) { return fmt::format("{}{}", dtype_name(p.dtype), p.on_tensor_cores ? " on tensor cores" : ""); }
-
 /// `tile`: what the heading says of it.
 std::string heading(const RunResult& r, const std::string& tile) {
   const Problem& p = r.problem;

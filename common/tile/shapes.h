@@ -114,7 +114,7 @@ using TensorCoreBackwardTiles = TileList<
     Tile<E, 32, 32, 256, 2, 4, 2>, Tile<E, 16, 16, 256, 1, 4, 2>>;
 using SplitBackwardTiles = TileList<
     Tile<Split<AnyWeights>, 64, 64, 64, 4, 4, 2>, Tile<Split<AnyWeights>, 64, 32, 64, 4, 4, 2>,
-    Tile<Split<AnyWeights>, 128, 64, 128, 8, 4, 1>, Tile<Split<AnyWeights>, 64, 16, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 32, 16, 128, 2, 4, 2>>;
+    Tile<Split<AnyWeights>, 64, 32, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 128, 64, 128, 8, 4, 1>, Tile<Split<AnyWeights>, 64, 16, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 32, 16, 128, 2, 4, 2>>;
 using BackwardTiles = Joined<TileList<
     Tile<float, 64, 64, 64, 4, 8, 2>, Tile<float, 32, 32, 64, 2, 8, 3>,
     Tile<float, 64, 64, 128, 8, 16, 1>, Tile<float, 32, 32, 128, 4, 16, 1>, Tile<float, 16, 16, 128, 4, 16, 2>,
