@@ -100,7 +100,7 @@ Json roofline(const RunResult& r, const std::vector<KernelCost>& kernels) {
   else
     put_null(object, "arithmetic_intensity", "no bytes are expected");
   if (const std::optional<Prediction>& p = predicted.prediction) {
-    const double rate = *r.figures.figures->product_rate(r.problem.dtype, r.problem.head_dim);
+    const double rate = *r.figures.figures->product_rate(r.problem);
     object["R_flops_per_second"] = rate;
     object["R_is"] = "the repository's tile products, measured by step00";
     object["BW_bytes_per_second"] = r.figures.figures->bandwidth();
