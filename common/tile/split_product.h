@@ -108,48 +108,46 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>& to, Global<T> f
   load_tile<Threads>({&to}, {from}, row0, col0);
 }
 
-/// Sums of products in two accumulators: of hi hi', and of the two cross products, which count 2^-11.
-template <int Rows, int Cols>
+/// Sums of products in two accumulators: of hi hi', and of the two cross products, which count 2^-11. 16 columns wide.
+template <int Rows>
 struct SplitSums {
-  Fragment<Rows, Cols, 4, 2> high{0}, cross{0};
+  Fragment<Rows, 16, 4, 2> high{0}, cross{0};
 
-  /// += X Y for 16-column operands X and the columns of Y in two 16x8 operands.
-  __device__ __forceinline__ void multiply_add(const uint32_t (&x_hi)[Rows / 16][4], const uint32_t (&x_lo)[Rows / 16][4], int n, const uint32_t (&y_hi)[4],
-                                               const uint32_t (&y_lo)[4]) {
-    multiply_add_blocks<half>(high, x_hi, n, y_hi);
-    multiply_add_blocks<half>(cross, x_hi, n, y_lo);
-    multiply_add_blocks<half>(cross, x_lo, n, y_hi);
+  /// += X Y for 16-column operands X and a Y of 16x16.
+  __device__ __forceinline__ void multiply_add(const uint32_t (&x_hi)[Rows / 16][4], const uint32_t (&x_lo)[Rows / 16][4], const uint32_t (&y_hi)[4], const uint32_t (&y_lo)[4]) {
+    multiply_add_blocks<half>(high, x_hi, 0, y_hi);
+    multiply_add_blocks<half>(cross, x_hi, 0, y_lo);
+    multiply_add_blocks<half>(cross, x_lo, 0, y_hi);
   }
   __device__ __forceinline__ float total(int i, int j) const { return fmaf(cross(i, j), kLowUnit, high(i, j)); }
 };
 
-/// s = A B^T, in pieces of 64 dimensions; 32 columns of s at a time, which keeps the second accumulator small.
+/// s = A B^T, in pieces of 32 dimensions; 16 columns of s at a time, which keeps the second accumulator small.
 template <int Rows, int Cols, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SplitTile<ARows, D>& a, const SplitTile<BRows, D>& b) {
-  constexpr int kPiece = 64, kColumns = Cols < 32 ? Cols : 32;
-  static_assert(BRows == Cols && Rows % 16 == 0 && Cols % kColumns == 0 && kColumns % 16 == 0 && D % kPiece == 0);
+  constexpr int kPiece = 32;
+  static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0 && D % kPiece == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
   const float unscale = inverse_power(a.scale()) * inverse_power(b.scale());
   if (lane == 0) count_flops(2LL * Rows * Cols);
-  ATTN_UNROLL for (int col = 0; col < Cols; col += kColumns) {
-    ATTN_UNROLL for (int d0 = 0; d0 < D; d0 += kPiece) {
-      SplitSums<Rows, kColumns> piece;
-      ATTN_UNROLL for (int d = d0; d < d0 + kPiece; d += 16) {
-        uint32_t x_hi[Rows / 16][4], x_lo[Rows / 16][4];
-        ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) left_operand(x_hi[m], a.part, row0 + 16 * m, d), left_operand(x_lo[m], a.part, row0 + 16 * m, D + d);
-        ATTN_UNROLL for (int n = 0; n < kColumns / 8; n += 2) {
-          uint32_t y_hi[4], y_lo[4];  // B^T: a row of B is a column
-          const int row = col + 8 * n + lane % 8 + lane / 16 * 8;
-          load_matrices<false>(y_hi, b.part.read(row, d + lane / 8 % 2 * 8, 8));
-          load_matrices<false>(y_lo, b.part.read(row, D + d + lane / 8 % 2 * 8, 8));
-          piece.multiply_add(x_hi, x_lo, n, y_hi, y_lo);
-        }
+  ATTN_UNROLL for (int d0 = 0; d0 < D; d0 += kPiece) {
+    uint32_t x_hi[kPiece / 16][Rows / 16][4], x_lo[kPiece / 16][Rows / 16][4];
+    ATTN_UNROLL for (int k = 0; k < kPiece / 16; ++k)
+      ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) {
+        left_operand(x_hi[k][m], a.part, row0 + 16 * m, d0 + 16 * k);
+        left_operand(x_lo[k][m], a.part, row0 + 16 * m, D + d0 + 16 * k);
+      }
+    ATTN_UNROLL for (int n = 0; n < Cols / 8; n += 2) {
+      SplitSums<Rows> piece;
+      ATTN_UNROLL for (int k = 0; k < kPiece / 16; ++k) {
+        uint32_t y_hi[4], y_lo[4];  // B^T: a row of B is a column
+        const int row = 8 * n + lane % 8 + lane / 16 * 8, col = d0 + 16 * k + lane / 8 % 2 * 8;
+        load_matrices<false>(y_hi, b.part.read(row, col, 8));
+        load_matrices<false>(y_lo, b.part.read(row, D + col, 8));
+        piece.multiply_add(x_hi[k], x_lo[k], y_hi, y_lo);
       }
       ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
-        ATTN_UNROLL for (int j = 0; j < kColumns / 4; ++j) {
-          float& sum = s(i, col / 4 + j);
-          sum = d0 == 0 ? unscale * piece.total(i, j) : fmaf(unscale, piece.total(i, j), sum);
-        }
+        ATTN_UNROLL for (int j = 0; j < 4; ++j) s(i, 2 * n + j) = d0 == 0 ? unscale * piece.total(i, j) : fmaf(unscale, piece.total(i, j), s(i, 2 * n + j));
     }
   }
 }
@@ -192,12 +190,12 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Row
   ATTN_UNROLL for (int n = 0; n < D / 8; n += 2) {
     float sum[kRows][4] = {};
     ATTN_UNROLL for (int k0 = 0; k0 < Bc / 16; k0 += kPiece / 16) {
-      SplitSums<Rows, 16> piece;
+      SplitSums<Rows> piece;
       ATTN_UNROLL for (int k = k0; k < k0 + kPiece / 16; ++k) {
         uint32_t y_hi[4], y_lo[4];
         load_matrices<true>(y_hi, v.part.read(16 * k + lane % 16, 8 * n + lane / 16 * 8, 8));
         load_matrices<true>(y_lo, v.part.read(16 * k + lane % 16, D + 8 * n + lane / 16 * 8, 8));
-        piece.multiply_add(x_hi[k], x_lo[k], 0, y_hi, y_lo);
+        piece.multiply_add(x_hi[k], x_lo[k], y_hi, y_lo);
       }
       ATTN_UNROLL for (int i = 0; i < kRows; ++i)
         ATTN_UNROLL for (int j = 0; j < 4; ++j) sum[i][j] = k0 == 0 ? piece.total(i, j) : sum[i][j] + piece.total(i, j);
