@@ -118,7 +118,7 @@ __device__ void fill_tile(SramTile<E, Rows, Cols>& tile) {
 template <int Rows, int Cols>
 __device__ void fill_tile(SplitTile<Rows, Cols>& tile) {
   fill_tile(tile.part);
-  fill_tile(tile.largest);
+  if (threadIdx.x == 0) tile.scale.store(0, 0, scale_for(1));
 }
 
 /// The products of the later steps, S = Q K^T and O += S V, on tiles that stay in SRAM: step04 without its loads, its mask and its

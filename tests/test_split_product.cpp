@@ -144,7 +144,7 @@ __global__ void sum_of_rows(Global<const float> V, Global<float> O, bool in_plac
   }
   if (in_place)
     for (int i = 0; i < o.kRows; ++i)
-      for (int j = 0; j < o.kCols; ++j) o(i, j) = (o(i, j) + cross(i, j) * kLowUnit) * inverse_power(sram.v.scale());
+      for (int j = 0; j < o.kCols; ++j) o(i, j) = (o(i, j) + cross(i, j) * kLowUnit) * sram.v.unscale();
   store_tile(O, o, 0);
 }
 

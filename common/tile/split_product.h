@@ -47,13 +47,9 @@ struct SplitTile {
     SramTile<float, Rows, Cols> whole;    // on the way there, where rows are not aligned
   };
   SramTile<float, 1, 32> largest;         // |x|, of each warp's share
+  SramTile<float, 1, 4> scale;            // (0, 0): the power of two that the tile was multiplied by
 
-  /// What the tile was multiplied by: a power of two of its own.
-  __device__ __forceinline__ float scale() const {
-    float x = 0;
-    for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) x = fmaxf(x, largest.load(0, warp));
-    return scale_for(x);
-  }
+  __device__ __forceinline__ float unscale() const { return inverse_power(scale.load(0, 0)); }
 };
 
 /// Two registers that go to SRAM in one access.
@@ -93,7 +89,10 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N],
   __syncthreads();  // every warp's largest is there, and every vector has been read
 
   ATTN_UNROLL for (int n = 0; n < N; ++n) {
-    const float scale = to[n]->scale();
+    float largest_of_all = 0;
+    ATTN_UNROLL for (int warp = 0; warp < Threads / 32; ++warp) largest_of_all = fmaxf(largest_of_all, to[n]->largest.load(0, warp));
+    const float scale = scale_for(largest_of_all);
+    if (threadIdx.x == 0) to[n]->scale.store(0, 0, scale);
     ATTN_UNROLL for (int r = 0; r < kVectors; ++r) {
       RegisterPair hi, lo;
       split(hi.first, lo.first, scale * x[n][r].x, scale * x[n][r].y);
@@ -128,7 +127,7 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
   constexpr int kPiece = 32;
   static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0 && D % kPiece == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
-  const float unscale = inverse_power(a.scale()) * inverse_power(b.scale());
+  const float unscale = a.unscale() * b.unscale();
   if (lane == 0) count_flops(2LL * Rows * Cols);
   ATTN_UNROLL for (int d0 = 0; d0 < D; d0 += kPiece) {
     uint32_t x_hi[kPiece / 16][Rows / 16][4], x_lo[kPiece / 16][Rows / 16][4];
@@ -165,7 +164,7 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Row
   const int lane = threadIdx.x % 32;
   if (lane == 0) count_flops(2LL * Rows * Bc);
 
-  const float v_unscale = inverse_power(v.scale());
+  const float v_unscale = v.unscale();
   float scale[kRows], unscale[kRows], unscale_first[kRows];  // the latter 1 where one factor is enough
   ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = scale_for(1), unscale[i] = inverse_power(scale[i]) * v_unscale, unscale_first[i] = 1;
   if constexpr (std::is_same_v<Weights, AnyWeights>) {
