@@ -115,6 +115,11 @@ template <class E, int Rows, int Cols>
 __device__ void fill_tile(SramTile<E, Rows, Cols>& tile) {
   for (int n = threadIdx.x; n < Rows * Cols; n += blockDim.x) tile.store(n / Cols, n % Cols, static_cast<float>(n * 7 % 31 - 15) / 16);
 }
+template <int Rows, int Cols>
+__device__ void fill_tile(SplitTile<Rows, Cols>& tile) {
+  fill_tile(tile.part);
+  if (threadIdx.x == 0) tile.scale.store(0, 0, scale_for(1));
+}
 
 /// The products of the later steps, S = Q K^T and O += S V, on tiles that stay in SRAM: step04 without its loads, its mask and its
 /// softmax. This is R, the most that a step made of these products can reach.
@@ -262,30 +267,37 @@ void measure_peaks(Measurement& m, DeviceFigures& f) {
 
 constexpr int kTileHeadDims[] = {64, 128, 256};  // of the tiles in common/tile/shapes.h
 
-void measure_tile_products(Measurement& m, DeviceFigures& f) {
-  for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
-    if (dtype == Dtype::bf16 && m.compute_capability() < 80) continue;
-    for (const int head_dim : kTileHeadDims) {
-      Problem p;
-      p.dtype = dtype;
-      p.head_dim = head_dim;
-      const std::vector<TileChoice> choices = tile_choices(p, ForwardTiles{}, [](auto t) { return sizeof(ProductSram<decltype(t)>); });
-      const auto best = std::find_if(choices.begin(), choices.end(), [&](const TileChoice& choice) { return choice.sram_bytes <= f.sram_bytes_per_block; });
-      if (best == choices.end()) continue;
-      p.tile = best->shape;
-      with_tile(p, ForwardTiles{}, [&](auto tile) {
-        using T = decltype(tile);
-        constexpr int64_t kSram = sizeof(ProductSram<T>);
-        cuda_check(cudaFuncSetAttribute(multiply_tiles<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kSram)), "multiply_tiles");
-        const int64_t blocks = m.full_grid(multiply_tiles<T>, T::kThreads, kSram);
-        const double seconds = m.seconds_per_round("multiply_tiles", [&](int64_t rounds) {
-          multiply_tiles<T><<<static_cast<unsigned>(blocks), T::kThreads, kSram>>>(rounds, m.result);
-        });
-        const double flops = static_cast<double>(blocks) * 2 * 2 * T::kBr * T::kBc * T::kHeadDim;  // two products
-        f.tile_products.push_back({dtype, head_dim, p.tile, static_cast<int>(blocks / m.properties.multiProcessorCount), flops / seconds});
+/// The first tile that fits of each head_dim.
+void measure_tile_products(Measurement& m, Problem p, int64_t sram_bytes, std::vector<TileProductRate>& rates) {
+  for (const int head_dim : kTileHeadDims) {
+    p.head_dim = head_dim;
+    const std::vector<TileChoice> choices = tile_choices(p, ForwardTiles{}, [](auto t) { return sizeof(ProductSram<decltype(t)>); });
+    const auto best = std::find_if(choices.begin(), choices.end(), [&](const TileChoice& choice) { return choice.sram_bytes <= sram_bytes; });
+    if (best == choices.end()) continue;
+    p.tile = best->shape;
+    with_tile(p, ForwardTiles{}, [&](auto tile) {
+      using T = decltype(tile);
+      constexpr int64_t kSram = sizeof(ProductSram<T>);
+      cuda_check(cudaFuncSetAttribute(multiply_tiles<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kSram)), "multiply_tiles");
+      const int64_t blocks = m.full_grid(multiply_tiles<T>, T::kThreads, kSram);
+      const double seconds = m.seconds_per_round("multiply_tiles", [&](int64_t rounds) {
+        multiply_tiles<T><<<static_cast<unsigned>(blocks), T::kThreads, kSram>>>(rounds, m.result);
       });
-    }
+      const double flops = static_cast<double>(blocks) * 2 * 2 * T::kBr * T::kBc * T::kHeadDim;  // two products
+      rates.push_back({p.dtype, head_dim, p.tile, static_cast<int>(blocks / m.properties.multiProcessorCount), flops / seconds});
+    });
   }
+}
+
+void measure_tile_products(Measurement& m, DeviceFigures& f) {
+  Problem p;
+  for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
+    p.dtype = dtype;
+    if (dtype != Dtype::bf16 || m.compute_capability() >= 80) measure_tile_products(m, p, f.sram_bytes_per_block, f.tile_products);
+  }
+  p.dtype = Dtype::fp32;
+  p.on_tensor_cores = true;
+  measure_tile_products(m, p, f.sram_bytes_per_block, f.split_products);
 }
 
 void measure_launches(Measurement& m, DeviceFigures& f) {

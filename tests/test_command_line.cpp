@@ -93,7 +93,10 @@ TEST_CASE("bad arguments exit 2 with one line") {
 }
 
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
-  refuses("step04 --product tensor-cores", 3, "cuda-cores");
+  refuses("step04 --product tensor-cores --head-dim 200", 3, "--product cuda-cores");
+  refuses("step05 --product tensor-cores --init const:1e30", 3, "--product cuda-cores");
+  refuses("step04 --product tensor-cores --tile 48x48", 3, "128x64, 64x64");
+  refuses("step04 --product cuda-cores --dtype fp16", 3, "fp16 runs on tensor cores alone");
   refuses("step04 --sweep-tiles", 3, "even the smallest tile", "ATTN_SMEM_LIMIT=1000");
   refuses("step04 --tile 48x48", 3, "64x64");
   refuses("step04 --head-dim 100000", 3, "takes head_dim 1 to");

@@ -45,9 +45,18 @@ DeviceFigures made_up_gpu() {
   f.ffma_fp32 = 6e13;
   f.mma_fp16 = 6e14;
   f.tile_products = {{Dtype::fp32, 64, {128, 64}, 2, 5e13}, {Dtype::fp32, 128, {128, 64}, 1, 4e13}};
+  f.split_products = {{Dtype::fp32, 64, {128, 64}, 2, 1.2e14}};
   f.launch_spacing_us = 2;
   f.launch_round_trip_us = 6;
   return f;
+}
+
+Problem of(Dtype dtype, int head_dim, bool on_tensor_cores = false) {
+  Problem p;
+  p.dtype = dtype;
+  p.head_dim = head_dim;
+  p.on_tensor_cores = on_tensor_cores;
+  return p;
 }
 
 Problem problem(int64_t heads, int64_t n, int head_dim) {
@@ -121,12 +130,14 @@ TEST_CASE("the prediction is executed FLOPs over R plus HBM bytes over BW") {
 
 TEST_CASE("R is that of the smallest tile that holds the row, less the padding") {
   const DeviceFigures f = made_up_gpu();
-  CHECK(*f.product_rate(Dtype::fp32, 64) == 5e13);
-  CHECK(*f.product_rate(Dtype::fp32, 40) == Approx(5e13 * 40 / 64));
-  CHECK(*f.product_rate(Dtype::fp32, 80) == Approx(4e13 * 80 / 128));
-  CHECK(*f.product_rate(Dtype::fp32, 128) == 4e13);
-  CHECK_FALSE(f.product_rate(Dtype::fp32, 129));
-  CHECK_FALSE(f.product_rate(Dtype::fp16, 64));
+  CHECK(*f.product_rate(of(Dtype::fp32, 64)) == 5e13);
+  CHECK(*f.product_rate(of(Dtype::fp32, 40)) == Approx(5e13 * 40 / 64));
+  CHECK(*f.product_rate(of(Dtype::fp32, 80)) == Approx(4e13 * 80 / 128));
+  CHECK(*f.product_rate(of(Dtype::fp32, 128)) == 4e13);
+  CHECK_FALSE(f.product_rate(of(Dtype::fp32, 129)));
+  CHECK_FALSE(f.product_rate(of(Dtype::fp16, 64)));
+  CHECK(*f.product_rate(of(Dtype::fp32, 32, true)) == 6e13);
+  CHECK_FALSE(f.product_rate(of(Dtype::fp32, 128, true)));
 }
 
 TEST_CASE("no prediction says why") {
@@ -176,8 +187,12 @@ TEST_CASE("figures survive their file") {
   CHECK_FALSE(read.mma_bf16);
   CHECK(*read.hbm_peak == 4.8e12);
   CHECK(read.tile_products.size() == 2);
+  CHECK(read.split_products.size() == 1);
   CHECK(read.working_sets.front().bytes == 1 << 20);
   CHECK(Json::parse(figures_json(f))["R"].get<std::string>().find("tile_products") == 0);
+  Json older = Json::parse(figures_json(f));
+  older.erase("split_tile_products");
+  CHECK(parse_figures(older.dump()).split_products.empty());
 }
 
 TEST_CASE("the file lies in the cache folder, named after the GPU") {
@@ -351,8 +366,8 @@ TEST_CASE("step00 measures this GPU and the steps predict from it", "[gpu][alone
   CHECK(f.l2_read > f.hbm_read);
   CHECK(f.sram_read > f.l2_read);
   if (f.hbm_peak) CHECK(f.hbm_copy < 1.02 * *f.hbm_peak);
-  REQUIRE(f.product_rate(Dtype::fp32, 64));
-  CHECK(*f.product_rate(Dtype::fp32, 64) < f.ffma_fp32);
+  REQUIRE(f.product_rate(of(Dtype::fp32, 64)));
+  CHECK(*f.product_rate(of(Dtype::fp32, 64)) < f.ffma_fp32);
   CHECK(f.launch_round_trip_us > f.launch_spacing_us);
 
   const Json step04 = Json::parse(run(place, "step04 --json - --check none").out);

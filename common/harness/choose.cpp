@@ -39,8 +39,6 @@ void refuse_overflow(const Problem& p) {
 }  // namespace
 
 Problem make_problem(const Options& options, const Step& step, const Device& device) {
-  if (options.tensor_cores) throw Unsupported(fmt::format("{} has no tensor-core product yet; it runs with --product cuda-cores", step.id));
-
   const bool gpu = device.kind() == DeviceKind::gpu;
   Problem p;
   p.batch = options.batch.value_or(1);
@@ -53,6 +51,8 @@ Problem make_problem(const Options& options, const Step& step, const Device& dev
   p.head_dim = static_cast<int>(head_dim);
   p.causal = options.causal;
   p.dtype = options.dtype.value_or(Dtype::fp32);
+  if (p.dtype != Dtype::fp32 && options.tensor_cores == false) throw Unsupported(fmt::format("{} runs on tensor cores alone; --product cuda-cores is for fp32", dtype_name(p.dtype)));
+  p.on_tensor_cores = p.dtype == Dtype::fp32 && options.tensor_cores.value_or(false);
   p.softmax_scale = options.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))));
   p.sram_limit = device.sram_limit();
   p.compute_capability = device.compute_capability();
@@ -84,6 +84,8 @@ std::string describe_missing_dtype(const Step& step, const Problem& p) {
 
 TileShape choose_tile(const Options& options, const Step& step, const Problem& p) {
   const std::vector<TileChoice> choices = step.tiles(p);
+  if (p.on_tensor_cores && (choices.empty() || choices.front().shape == TileShape{}))
+    throw Unsupported(fmt::format("{} has no fp32 on tensor cores for head_dim {}; it runs with --product cuda-cores", step.id, p.head_dim));
   if (choices.empty() || !device_has(p.dtype, p)) throw Unsupported(describe_missing_dtype(step, p));
   const auto refuse_sram = [&](const TileChoice& tile, const char* which) {
     throw Unsupported(fmt::format("{} at head_dim {}: {} tile {}x{} asks for {} bytes of SRAM per block, {} are allowed", step.id, p.head_dim, which, tile.shape.br,
@@ -96,7 +98,7 @@ TileShape choose_tile(const Options& options, const Step& step, const Problem& p
       std::string list;
       for (const TileChoice& choice : choices) list += fmt::format("{}{}x{}", list.empty() ? "" : ", ", choice.shape.br, choice.shape.bc);
       throw Unsupported(fmt::format("{} has no tile {}x{} for head_dim {} in {}; compiled in: {}", step.id, options.tile->br, options.tile->bc, p.head_dim,
-                                    dtype_name(p.dtype), list));
+                                    type_and_product(p), list));
     }
     if (asked->sram_bytes > p.sram_limit) refuse_sram(*asked, "the");
     return asked->shape;

@@ -100,7 +100,7 @@ Json roofline(const RunResult& r, const std::vector<KernelCost>& kernels) {
   else
     put_null(object, "arithmetic_intensity", "no bytes are expected");
   if (const std::optional<Prediction>& p = predicted.prediction) {
-    const double rate = *r.figures.figures->product_rate(r.problem.dtype, r.problem.head_dim);
+    const double rate = *r.figures.figures->product_rate(r.problem);
     object["R_flops_per_second"] = rate;
     object["R_is"] = "the repository's tile products, measured by step00";
     object["BW_bytes_per_second"] = r.figures.figures->bandwidth();
@@ -315,6 +315,7 @@ std::string sweep_json_text(const Sweep& sweep) {
   put_text(json, "gpu", any.device == DeviceKind::gpu ? any.device_name : "", "the run used the CPU executor");
   json["emulated"] = any.device == DeviceKind::cpu;
   json["dtype"] = dtype_name(p.dtype);
+  json["product"] = product_name(p);
   json["batch"] = p.batch;
   json["heads"] = p.heads;
   put_number(json, "seqlen", p.seqlen_q == p.seqlen_k ? std::optional(p.seqlen_q) : std::nullopt, "seqlen_q and seqlen_k differ");
@@ -336,7 +337,7 @@ std::string json_text(const RunResult& r) {
   const Problem& p = r.problem;
   const MethodResult& last = r.methods.back();
   Json json = {{"schema", "attention-run-1"}, {"step", r.step}, {"title", r.title}, {"device", r.device == DeviceKind::gpu ? "gpu" : "cpu"}, {"device_name", r.device_name},
-               {"dtype", dtype_name(p.dtype)}};
+               {"dtype", dtype_name(p.dtype)}, {"product", product_name(p)}};
   put_text(json, "tile", p.tile == TileShape{} ? "" : fmt::format("{}x{}", p.tile.br, p.tile.bc), "a library chooses its tiles");
   json["problem"] = {{"batch", p.batch}, {"heads", p.heads}, {"seqlen_q", p.seqlen_q}, {"seqlen_k", p.seqlen_k}, {"head_dim", p.head_dim}, {"causal", p.causal},
                      {"softmax_scale", p.softmax_scale}};

@@ -95,6 +95,10 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 const char* dtype_name(Dtype dtype) { return dtype == Dtype::fp32 ? "fp32" : dtype == Dtype::fp16 ? "fp16" : "bf16"; }
 
+const char* product_name(const Problem& p) { return p.dtype != Dtype::fp32 || p.on_tensor_cores ? "tensor-cores" : "cuda-cores"; }
+
+std::string type_and_product(const Problem& p) { return fmt::format("{}{}", dtype_name(p.dtype), p.on_tensor_cores ? " on tensor cores" : ""); }
+
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help) {
   Options options;
   std::map<std::string, std::string> typed;  // flag -> text, of the flags that take a value
@@ -126,7 +130,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--seed", "n", "Seed of the inputs (0)");
   value("--init", "KIND", "Inputs: randn[:sigma], abs, zeros, ones or const:x (randn; V has mean 0.5 sigma)");
   value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it");
-  value("--product", "KIND", "Tile products on cuda-cores or tensor-cores (cuda-cores)");
+  value("--product", "KIND", "In fp32: tile products on cuda-cores or tensor-cores, both exact (cuda-cores)");
   value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in");
   flag("--sweep-tiles", options.sweep_tiles, "Run every tile that is compiled in and compare them");
   value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0");

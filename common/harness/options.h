@@ -31,7 +31,7 @@ struct Options {
   Init init;
   bool init_given = false;
   DeviceChoice device = DeviceChoice::automatic;
-  bool tensor_cores = false;  // --product tensor-cores
+  std::optional<bool> tensor_cores;  // --product
   std::optional<TileShape> tile;
   bool sweep_tiles = false;
   std::optional<int64_t> trace_row;
@@ -54,5 +54,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
 
 /// "fp32", "fp16", "bf16".
 const char* dtype_name(Dtype dtype);
+
+/// Where the problem's tile products are computed: "cuda-cores", "tensor-cores".
+const char* product_name(const Problem& problem);
+
+/// "fp32", "fp16", "bf16"; "fp32 on tensor cores" where that was chosen.
+std::string type_and_product(const Problem& problem);
 
 }  // namespace attention

@@ -31,6 +31,7 @@ struct Problem {
   bool causal = false;
   float softmax_scale = 0;  // the harness sets 1/sqrt(head_dim) unless told otherwise
   Dtype dtype = Dtype::fp32;
+  bool on_tensor_cores = false;  // fp32 alone has a choice of tile products: CUDA cores, or split in parts on tensor cores
   TileShape tile;           // the step's tile, chosen by the harness from Step::tiles
   int64_t sram_limit = 0;   // bytes of SRAM a block may ask for on the device at hand
   int compute_capability = 0;  // of the GPU at hand, 90 for 9.0; 0: the CPU executor, which runs what any GPU can

@@ -27,7 +27,7 @@ std::vector<TensorBytes> pairs_only(std::vector<TensorBytes> bytes) {
 std::string heading(const RunResult& r, const std::string& tile) {
   const Problem& p = r.problem;
   const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N {}", p.seqlen_q) : fmt::format("Nq {}  Nk {}", p.seqlen_q, p.seqlen_k);
-  std::string text = fmt::format("{}  {}     {}  B {}  H {}  {}  d {}{}  {}       {}\n", r.step, r.title, dtype_name(p.dtype), p.batch, p.heads, lengths, p.head_dim,
+  std::string text = fmt::format("{}  {}     {}  B {}  H {}  {}  d {}{}  {}       {}\n", r.step, r.title, type_and_product(p), p.batch, p.heads, lengths, p.head_dim,
                                  p.causal ? "  causal (bottom-right)" : "", tile, r.device_name);
   if (!r.device_note.empty()) text += fmt::format("device: {}, chosen because: {}; times below are emulation, not GPU time\n", r.device_name, r.device_note);
   return text;
@@ -102,7 +102,8 @@ std::string traffic(const RunResult& r, const MethodResult& m) {
   const bool has_counts = r.device == DeviceKind::cpu && !m.launches.empty();
   text += has_counts ? fmt::format(" · counted: load {}, store {}\n", total_load(counted), total_store(counted)) : std::string(" · counted n/a\n");
   text += fmt::format("flops     useful {} · executed {}", m.useful_flops, m.executed_flops());
-  text += has_counts ? fmt::format(" · counted {}\n", m.counted_flops()) : std::string("\n");
+  text += has_counts ? fmt::format(" · counted {}", m.counted_flops()) : std::string();
+  text += r.problem.on_tensor_cores ? " (each multiply-add is three on the tensor cores)\n" : "\n";
   text += measured(r, m);
   if (!has_counts && !r.planned_only) text += "          counted n/a: the CPU executor counts (--device cpu)\n";
   for (const std::string& line : cache_regime(r.problem, m.expected, m.scratch, r.l2_bytes)) text += fmt::format("cache     {}\n", line);
@@ -145,7 +146,7 @@ std::string recompute_or_not(const RunResult& r) {
   if (!needed) return "";
   std::string text = fmt::format("break-even  {} multiplies more and moves less than {}: it takes less time where R/BW > {:.1f} FLOP/byte", recompute.name, standard.name, *needed);
   if (r.figures.figures)
-    if (const std::optional<double> rate = r.figures.figures->product_rate(r.problem.dtype, r.problem.head_dim))
+    if (const std::optional<double> rate = r.figures.figures->product_rate(r.problem))
       text += fmt::format("; this GPU: {:.1f}", *rate / r.figures.figures->bandwidth());
   return text + "\n";
 }

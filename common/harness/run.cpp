@@ -14,6 +14,7 @@
 #include "common/harness/inputs.h"
 #include "common/harness/memory.h"
 #include "common/harness/npy.h"
+#include "common/harness/split_range.h"
 #include "common/harness/trace.h"
 #include "common/traffic/cupti.h"
 
@@ -380,6 +381,7 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
     progress_.stage(step_.id + ": inputs");
     if (options.load_dir.empty()) data_.inputs = make_inputs(options, problem, has_backward());
     round_inputs(data_.inputs, problem.dtype);
+    if (problem.on_tensor_cores) refuse_what_cannot_be_split(data_.inputs.spans(), problem);
     has_inputs_ = true;
   }
   Run run(options, step_, device, progress_, data_, result);

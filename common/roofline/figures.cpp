@@ -56,12 +56,12 @@ TileShape parse_tile(const std::string& text) {
 
 }  // namespace
 
-std::optional<double> DeviceFigures::product_rate(Dtype dtype, int head_dim) const {
+std::optional<double> DeviceFigures::product_rate(const Problem& p) const {
   const TileProductRate* best = nullptr;
-  for (const TileProductRate& rate : tile_products)
-    if (rate.dtype == dtype && rate.head_dim >= head_dim && (best == nullptr || rate.head_dim < best->head_dim)) best = &rate;
+  for (const TileProductRate& rate : p.on_tensor_cores ? split_products : tile_products)
+    if (rate.dtype == p.dtype && rate.head_dim >= p.head_dim && (best == nullptr || rate.head_dim < best->head_dim)) best = &rate;
   if (best == nullptr) return std::nullopt;
-  return best->flops_per_second * head_dim / best->head_dim;
+  return best->flops_per_second * p.head_dim / best->head_dim;
 }
 
 double DeviceFigures::hbm_limit() const { return std::max({hbm_peak.value_or(0), hbm_read, hbm_copy}); }
@@ -100,11 +100,15 @@ std::string figures_json(const DeviceFigures& f) {
   Json& products = json["flops_per_second"] = {{"ffma_fp32", f.ffma_fp32}};
   put_rate(products, "mma_fp16", f.mma_fp16, "needs compute capability 7.5 or newer");
   put_rate(products, "mma_bf16", f.mma_bf16, "needs compute capability 8.0 or newer");
-  json["tile_products"] = Json::array();
-  for (const TileProductRate& rate : f.tile_products)
-    json["tile_products"].push_back({{"dtype", dtype_name(rate.dtype)}, {"head_dim", rate.head_dim}, {"tile", fmt::format("{}x{}", rate.tile.br, rate.tile.bc)},
-                                     {"blocks_per_sm", rate.blocks_per_sm}, {"flops_per_second", rate.flops_per_second},
-                                     {"flops_per_byte_of_bandwidth", rate.flops_per_second / f.bandwidth()}});
+  const auto put_products = [&](const char* key, const std::vector<TileProductRate>& rates) {
+    json[key] = Json::array();
+    for (const TileProductRate& rate : rates)
+      json[key].push_back({{"dtype", dtype_name(rate.dtype)}, {"head_dim", rate.head_dim}, {"tile", fmt::format("{}x{}", rate.tile.br, rate.tile.bc)},
+                           {"blocks_per_sm", rate.blocks_per_sm}, {"flops_per_second", rate.flops_per_second},
+                           {"flops_per_byte_of_bandwidth", rate.flops_per_second / f.bandwidth()}});
+  };
+  put_products("tile_products", f.tile_products);
+  put_products("split_tile_products", f.split_products);
   json["R"] = "tile_products[].flops_per_second of the dtype and the padded head_dim, times head_dim / padded head_dim";
   json["BW"] = "bytes_per_second.hbm_copy";
   json["launch_us"] = {{"spacing", f.launch_spacing_us}, {"round_trip", f.launch_round_trip_us}};
@@ -136,9 +140,13 @@ DeviceFigures parse_figures(const std::string& text) {
     f.ffma_fp32 = positive(products, "ffma_fp32");
     f.mma_fp16 = positive_or_null(products, "mma_fp16");
     f.mma_bf16 = positive_or_null(products, "mma_bf16");
-    for (const Json& rate : json.at("tile_products"))
-      f.tile_products.push_back({parse_dtype(rate.at("dtype").get<std::string>()), static_cast<int>(positive(rate, "head_dim")), parse_tile(rate.at("tile").get<std::string>()),
-                                 rate.at("blocks_per_sm").get<int>(), positive(rate, "flops_per_second")});
+    const auto read_products = [](const Json& rates, std::vector<TileProductRate>& into) {
+      for (const Json& rate : rates)
+        into.push_back({parse_dtype(rate.at("dtype").get<std::string>()), static_cast<int>(positive(rate, "head_dim")), parse_tile(rate.at("tile").get<std::string>()),
+                        rate.at("blocks_per_sm").get<int>(), positive(rate, "flops_per_second")});
+    };
+    read_products(json.at("tile_products"), f.tile_products);
+    if (json.contains("split_tile_products")) read_products(json["split_tile_products"], f.split_products);  // older files have none
     f.launch_spacing_us = positive(json.at("launch_us"), "spacing");
     f.launch_round_trip_us = positive(json.at("launch_us"), "round_trip");
   } catch (const Json::parse_error&) {

@@ -68,7 +68,7 @@ Finding architecture_finding(int compute_capability) {
 Finding dtype_finding(const DeviceFigures& f) {
   std::string served;
   for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16})
-    if (f.product_rate(dtype, 64)) served += (served.empty() ? "" : ", ") + std::string(dtype_name(dtype));
+    if (std::any_of(f.tile_products.begin(), f.tile_products.end(), [&](const TileProductRate& rate) { return rate.dtype == dtype; })) served += (served.empty() ? "" : ", ") + std::string(dtype_name(dtype));
   Finding finding{"dtypes", State::ok, "the steps' products run in " + (served.empty() ? "none" : served), ""};
   if (!f.mma_bf16) {
     finding.state = State::note;
@@ -150,10 +150,13 @@ std::string figures_text(const DeviceFigures& f) {
   product("fp32 FFMA, operands in registers", f.ffma_fp32);
   product("fp16 mma.sync, operands in registers", f.mma_fp16);
   product("bf16 mma.sync, operands in registers", f.mma_bf16);
-  for (const TileProductRate& rate : f.tile_products)
-    text += fmt::format("  {:<36}{:>14}   R/BW {:.3g} FLOP/byte\n",
+  const auto tile_product = [&](const TileProductRate& rate, const char* how) {
+    text += fmt::format("  {:<36}{:>14}   R/BW {:.3g} FLOP/byte{}\n",
                         fmt::format("{} tiles in SRAM, d {}, {}x{} (R)", dtype_name(rate.dtype), rate.head_dim, rate.tile.br, rate.tile.bc),
-                        human_rate(rate.flops_per_second, "FLOP"), rate.flops_per_second / f.bandwidth());
+                        human_rate(rate.flops_per_second, "FLOP"), rate.flops_per_second / f.bandwidth(), how);
+  };
+  for (const TileProductRate& rate : f.tile_products) tile_product(rate, "");
+  for (const TileProductRate& rate : f.split_products) tile_product(rate, ", split on tensor cores (--product tensor-cores)");
 
   text += fmt::format("{:<26}{:>12}{:>14}\n", "reading again and again", "bytes", "rate");
   for (const WorkingSetRate& set : f.working_sets)

@@ -1,5 +1,5 @@
 // The two tile products that every step is made of, each in two forms: fp32 on the CUDA cores, 16-bit types on the tensor cores.
-// Which one a step gets follows from the type of its tiles. A warp computes its own rows.
+// Which one a step gets follows from its tiles (a third, fp32 on tensor cores, is in split_product.h). A warp computes its own rows.
 //
 // On CUDA cores each lane has a micro-tile of kRows x kCols outputs, so that a value read from SRAM is used kRows or kCols times.
 // fp32 needs care to stay within 1e-6 (docs/exactness.md): a sum of n products rounds n times, so long sums are taken in

@@ -1,11 +1,14 @@
 # The target `barriers` takes out each __syncthreads and __syncwarp of steps/ and common/tile/, one at a time, and demands that a plain
-# run on the CPU executor, `stepNN --device cpu`, then ends with exit 1. It builds a program per barrier and step, which takes a
+# run on the CPU executor, `stepNN --device cpu` with the flags below, then ends with exit 1. It builds a program per barrier and step, which takes a
 # minute or two, so it is not part of the build or of ctest.
 
 # The steps that run the barriers of each file: its own, unless it is named here. step01's kernels are step02's too.
 set(steps_of_steps/step01_naive_three_kernels.cu step02)
 set(steps_of_common/tile/block_reduce.h step02 step05)
 set(steps_of_common/tile/product.h step03 step04 step05)
+set(steps_of_common/tile/split_product.h step02 step04 step05)
+# What makes them run it: flags, with commas between.
+set(flags_of_common/tile/split_product.h --product=tensor-cores,--head-dim=63)
 
 set(barrier_programs "")
 set(barrier_runs "")
@@ -33,7 +36,7 @@ foreach(source IN LISTS variant_sources)
       set(name barrier_${name}_${line}_${step})
       attn_add_variant(${name} ${step} ${source} "${before}${barrier}" "${before}")
       list(APPEND barrier_programs ${name})
-      list(APPEND barrier_runs ${source}:${line} ${step} $<TARGET_FILE:${name}>)
+      list(APPEND barrier_runs ${source}:${line} ${step} $<TARGET_FILE:${name}> --device=cpu,${flags_of_${source}})
     endforeach()
 
     string(LENGTH "${head}${barrier}" length)

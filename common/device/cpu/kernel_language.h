@@ -189,6 +189,9 @@ inline float exp2f(float x) {
   return scaled_exp((x - whole) * 0.693147181f, n);
 }
 
+inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
+inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+
 /// A product rounded on its own: never fused with a sum that follows.
 inline float __fmul_rn(float a, float b) {
   float product = a * b;

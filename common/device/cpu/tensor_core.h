@@ -10,6 +10,10 @@ inline namespace ATTN_DEVICE {
 template <class E>
 uint32_t pack(float low, float high) { return from_float<E>(low).bits | uint32_t{from_float<E>(high).bits} << 16; }
 
+/// What pack made one register of.
+template <class E>
+float2 unpack(uint32_t both) { return {to_float(E{static_cast<uint16_t>(both)}), to_float(E{static_cast<uint16_t>(both >> 16)})}; }
+
 struct LoadMatrices {
   uint32_t* to;
   const uint16_t* row;

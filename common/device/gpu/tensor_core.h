@@ -13,6 +13,14 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return reinterpret_cast<const uint32_t&>(both);
 }
 
+/// What pack made one register of.
+template <class E>
+__device__ __forceinline__ float2 unpack(uint32_t both) {
+  struct alignas(4) Both { E low, high; };
+  const Both& values = reinterpret_cast<const Both&>(both);
+  return make_float2(to_float(values.low), to_float(values.high));
+}
+
 /// ldmatrix: four 8x8 matrices of 16-bit elements from SRAM. Lane l passes the address of row l % 8 of matrix l / 8 and
 /// receives of each matrix the elements (l / 4, 2 (l % 4)) and their right-hand neighbours; transposed: (2 (l % 4), l / 4) and
 /// the ones below.

@@ -1,0 +1,221 @@
+// The third tile product: fp32 on the tensor cores (--product tensor-cores). A tensor core multiplies numbers of 11 bits, so
+// each number is split into two of them, x = hi + lo / 2^11, and a product of numbers is three of parts:
+//
+//      x y = hi hi' + (hi lo' + lo hi') / 2^11          lo lo' / 2^22 is below the rounding of fp32
+//
+// A tensor core multiplies exactly, but its sums lose a little each time, so none is long: each tile starts fresh ones, and O is
+// added to outside. docs/exact-tensor-cores.md has the reasons and the numbers.
+#pragma once
+
+#include "common/tile/product.h"
+
+namespace attention {
+inline namespace ATTN_DEVICE {
+
+constexpr float kLowUnit = 1.0f / 2048;  // lo counts in units of hi's last bit: 2^-11
+
+/// fp16 ends at 65504 and has few bits below 2^-14. So tiles are multiplied by a power of two first, which is exact, and the
+/// product is divided by it afterwards: the one that takes `largest` to [2^14, 2^15). Not above 2^126, whose inverse is a normal
+/// number still.
+__device__ __forceinline__ float scale_for(float largest) {
+  const uint32_t exponent = 268 - (__float_as_uint(largest) >> 23);  // 127 + 14 - (exponent - 127)
+  return __uint_as_float((exponent < 253 ? exponent : 253) << 23);
+}
+__device__ __forceinline__ float inverse_power(float power_of_two) { return __uint_as_float((254u << 23) - __float_as_uint(power_of_two)); }
+
+/// a * b as two powers of two between the two: a * b itself may lie outside of fp32.
+__device__ __forceinline__ void share_powers(float a, float b, float& first, float& second) {
+  const uint32_t exponents = (__float_as_uint(a) >> 23) + (__float_as_uint(b) >> 23);
+  first = __uint_as_float(exponents / 2 << 23);
+  second = __uint_as_float((exponents - exponents / 2) << 23);
+}
+
+/// Two neighbours, split: both hi in one register, both lo in another.
+__device__ __forceinline__ void split(uint32_t& hi, uint32_t& lo, float x, float y) {
+  hi = pack<half>(x, y);
+  const float2 rounded = unpack<half>(hi);
+  lo = pack<half>((x - rounded.x) * (1 / kLowUnit), (y - rounded.y) * (1 / kLowUnit));
+}
+
+/// Rows x Cols numbers in SRAM as two parts, in the 4 bytes each (and with the pitch) of fp32 rows.
+template <int Rows, int Cols>
+struct SplitTile {
+  static constexpr int kRows = Rows;
+  static constexpr int kCols = Cols;
+  union {
+    SramTile<half, Rows, 2 * Cols> part;  // hi in the first Cols columns, lo in the others
+    SramTile<float, Rows, Cols> whole;    // on the way there, where rows are not aligned
+  };
+  SramTile<float, 1, 32> largest;         // |x|, of each warp's share
+  SramTile<float, 1, 4> scale;            // (0, 0): the power of two that the tile was multiplied by
+
+  __device__ __forceinline__ float unscale() const { return inverse_power(scale.load(0, 0)); }
+};
+
+/// Two registers that go to SRAM in one access.
+struct alignas(8) RegisterPair {
+  uint32_t first, second;
+};
+
+/// HBM -> SRAM, as for other tiles, and split on the way. The whole tile is in flight at once: its largest number, which sets the
+/// scale, must be known before the first is split. Contains a __syncthreads; another must follow before anyone reads the tiles.
+template <int Threads, int N, int Rows, int Cols, class T>
+__device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N], const Global<T> (&from)[N], int64_t row0, int64_t col0 = 0) {
+  constexpr int kPerRow = Cols / 4, kStep = Threads / kPerRow, kVectors = Rows / kStep;
+  static_assert(Threads % kPerRow == 0 && Rows % kStep == 0);
+  const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * 4;
+  float4 x[N][kVectors];
+  if (from[0].cols % 4 == 0) {
+    const int64_t below = from[0].rows - row0 - row;
+    const int rows = col0 + col >= from[0].cols ? 0 : below < Rows ? static_cast<int>(below) : Rows;  // to load, in these columns
+    ATTN_UNROLL for (int n = 0; n < N; ++n)
+      ATTN_UNROLL for (int r = 0; r < kVectors; ++r) x[n][r] = from[n].rows_from(row0 + row).load_vector_if(r * kStep < rows, r * kStep, col0 + col);
+  } else {
+    SramTile<float, Rows, Cols>* whole[N];
+    ATTN_UNROLL for (int n = 0; n < N; ++n) whole[n] = &to[n]->whole;
+    load_unaligned_tiles<Threads>(whole, from, row0, col0);
+    __syncthreads();  // a thread's vectors come from its neighbours
+    ATTN_UNROLL for (int n = 0; n < N; ++n)
+      ATTN_UNROLL for (int r = 0; r < kVectors; ++r) x[n][r] = *reinterpret_cast<const float4*>(to[n]->whole.read(row + r * kStep, col, 4));
+  }
+
+  float largest[N] = {};
+  ATTN_UNROLL for (int n = 0; n < N; ++n)
+    ATTN_UNROLL for (int r = 0; r < kVectors; ++r)
+      largest[n] = fmaxf(fmaxf(fmaxf(largest[n], fabsf(x[n][r].x)), fmaxf(fabsf(x[n][r].y), fabsf(x[n][r].z))), fabsf(x[n][r].w));
+  lanes_max<32>(largest);
+  if (threadIdx.x % 32 == 0)
+    ATTN_UNROLL for (int n = 0; n < N; ++n) to[n]->largest.store(0, threadIdx.x / 32, largest[n]);
+  __syncthreads();  // every warp's largest is there, and every vector has been read
+
+  ATTN_UNROLL for (int n = 0; n < N; ++n) {
+    float largest_of_all = 0;
+    ATTN_UNROLL for (int warp = 0; warp < Threads / 32; ++warp) largest_of_all = fmaxf(largest_of_all, to[n]->largest.load(0, warp));
+    const float scale = scale_for(largest_of_all);
+    if (threadIdx.x == 0) to[n]->scale.store(0, 0, scale);
+    ATTN_UNROLL for (int r = 0; r < kVectors; ++r) {
+      RegisterPair hi, lo;
+      split(hi.first, lo.first, scale * x[n][r].x, scale * x[n][r].y);
+      split(hi.second, lo.second, scale * x[n][r].z, scale * x[n][r].w);
+      *reinterpret_cast<RegisterPair*>(to[n]->part.write(row + r * kStep, col, 4)) = hi;
+      *reinterpret_cast<RegisterPair*>(to[n]->part.write(row + r * kStep, Cols + col, 4)) = lo;
+    }
+  }
+}
+template <int Threads, int Rows, int Cols, class T>
+__device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0 = 0) {
+  load_tile<Threads>({&to}, {from}, row0, col0);
+}
+
+/// Sums of products in two accumulators: of hi hi', and of the two cross products, which count 2^-11. 16 columns wide.
+template <int Rows>
+struct SplitSums {
+  Fragment<Rows, 16, 4, 2> high{0}, cross{0};
+
+  /// += X Y for 16-column operands X and a Y of 16x16.
+  __device__ __forceinline__ void multiply_add(const uint32_t (&x_hi)[Rows / 16][4], const uint32_t (&x_lo)[Rows / 16][4], const uint32_t (&y_hi)[4], const uint32_t (&y_lo)[4]) {
+    multiply_add_blocks<half>(high, x_hi, 0, y_hi);
+    multiply_add_blocks<half>(cross, x_hi, 0, y_lo);
+    multiply_add_blocks<half>(cross, x_lo, 0, y_hi);
+  }
+  __device__ __forceinline__ float total(int i, int j) const { return fmaf(cross(i, j), kLowUnit, high(i, j)); }
+};
+
+/// s = A B^T, in pieces of 32 dimensions; 16 columns of s at a time, which keeps the second accumulator small.
+template <int Rows, int Cols, int ARows, int BRows, int D>
+__device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SplitTile<ARows, D>& a, const SplitTile<BRows, D>& b) {
+  constexpr int kPiece = 32;
+  static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0 && D % kPiece == 0);
+  const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
+  const float unscale = a.unscale() * b.unscale();
+  if (lane == 0) count_flops(2LL * Rows * Cols);
+  ATTN_UNROLL for (int d0 = 0; d0 < D; d0 += kPiece) {
+    uint32_t x_hi[kPiece / 16][Rows / 16][4], x_lo[kPiece / 16][Rows / 16][4];
+    ATTN_UNROLL for (int k = 0; k < kPiece / 16; ++k)
+      ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) {
+        left_operand(x_hi[k][m], a.part, row0 + 16 * m, d0 + 16 * k);
+        left_operand(x_lo[k][m], a.part, row0 + 16 * m, D + d0 + 16 * k);
+      }
+    ATTN_UNROLL for (int n = 0; n < Cols / 8; n += 2) {
+      SplitSums<Rows> piece;
+      ATTN_UNROLL for (int k = 0; k < kPiece / 16; ++k) {
+        uint32_t y_hi[4], y_lo[4];  // B^T: a row of B is a column
+        const int row = 8 * n + lane % 8 + lane / 16 * 8, col = d0 + 16 * k + lane / 8 % 2 * 8;
+        load_matrices<false>(y_hi, b.part.read(row, col, 8));
+        load_matrices<false>(y_lo, b.part.read(row, D + col, 8));
+        piece.multiply_add(x_hi[k], x_lo[k], y_hi, y_lo);
+      }
+      ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
+        ATTN_UNROLL for (int j = 0; j < 4; ++j) s(i, 2 * n + j) = d0 == 0 ? unscale * piece.total(i, j) : fmaf(unscale, piece.total(i, j), s(i, 2 * n + j));
+    }
+  }
+}
+
+/// What is known of the weights that a fold is given: the forward's are e^(s - m), and so at most 1; of others the largest of each
+/// row is found first. Stands where fp32 on CUDA cores has its staging tile: weights are split in registers.
+struct AtMostOne {};
+struct AnyWeights {};
+
+/// o += P V with P still in registers. Summed over 32 keys at a time on the tensor cores; what the tile gives goes to o once.
+template <int Rows, int D, int Bc, class Weights>
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, Weights&, const SplitTile<Bc, D>& v) {
+  constexpr int kRows = o.kRows, kPiece = Bc < 32 ? Bc : 32;
+  static_assert(Rows % 16 == 0 && Bc % kPiece == 0 && kPiece % 16 == 0);
+  const int lane = threadIdx.x % 32;
+  if (lane == 0) count_flops(2LL * Rows * Bc);
+
+  const float v_unscale = v.unscale();
+  float scale[kRows], unscale[kRows], unscale_first[kRows];  // the latter 1 where one factor is enough
+  ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = scale_for(1), unscale[i] = inverse_power(scale[i]) * v_unscale, unscale_first[i] = 1;
+  if constexpr (std::is_same_v<Weights, AnyWeights>) {
+    float largest[kRows] = {};
+    ATTN_UNROLL for (int i = 0; i < kRows; ++i)
+      ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) largest[i] = fmaxf(largest[i], fabsf(p(i, j)));
+    lanes_max<4>(largest);
+    ATTN_UNROLL for (int i = 0; i < kRows; ++i) {
+      scale[i] = scale_for(largest[i]);
+      share_powers(inverse_power(scale[i]), v_unscale, unscale_first[i], unscale[i]);
+    }
+  }
+
+  uint32_t x_hi[Bc / 16][Rows / 16][4], x_lo[Bc / 16][Rows / 16][4];
+  ATTN_UNROLL for (int k = 0; k < Bc / 16; ++k)
+    ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m)
+      ATTN_UNROLL for (int quarter = 0; quarter < 4; ++quarter) {  // upper before lower, left before right, as left_operand has them
+        const int i = 2 * m + quarter % 2, j = 4 * k + quarter / 2 * 2;
+        split(x_hi[k][m][quarter], x_lo[k][m][quarter], scale[i] * p(i, j), scale[i] * p(i, j + 1));
+      }
+
+  ATTN_UNROLL for (int n = 0; n < D / 8; n += 2) {
+    float sum[kRows][4] = {};
+    ATTN_UNROLL for (int k0 = 0; k0 < Bc / 16; k0 += kPiece / 16) {
+      SplitSums<Rows> piece;
+      ATTN_UNROLL for (int k = k0; k < k0 + kPiece / 16; ++k) {
+        uint32_t y_hi[4], y_lo[4];
+        load_matrices<true>(y_hi, v.part.read(16 * k + lane % 16, 8 * n + lane / 16 * 8, 8));
+        load_matrices<true>(y_lo, v.part.read(16 * k + lane % 16, D + 8 * n + lane / 16 * 8, 8));
+        piece.multiply_add(x_hi[k], x_lo[k], y_hi, y_lo);
+      }
+      ATTN_UNROLL for (int i = 0; i < kRows; ++i)
+        ATTN_UNROLL for (int j = 0; j < 4; ++j) sum[i][j] = k0 == 0 ? piece.total(i, j) : sum[i][j] + piece.total(i, j);
+    }
+    ATTN_UNROLL for (int i = 0; i < kRows; ++i)
+      ATTN_UNROLL for (int j = 0; j < 4; ++j) o(i, 2 * n + j) = fmaf(unscale[i], unscale_first[i] * sum[i][j], o(i, 2 * n + j));
+  }
+}
+
+/// o += P V with P in SRAM, in fp32 as it came from HBM.
+template <int Rows, int D, int PRows, int Bc>
+__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<float, PRows, Bc>& p, const SplitTile<Bc, D>& v) {
+  Fragment<Rows, Bc, 4, 2> weights(o.row0 - threadIdx.x % 32 / 4);
+  ATTN_UNROLL for (int i = 0; i < weights.kRows; ++i)
+    ATTN_UNROLL for (int j = 0; j < weights.kCols; j += 2) {
+      const float2 both = *reinterpret_cast<const float2*>(p.read(weights.row(i), weights.col(j), 2));
+      weights(i, j) = both.x, weights(i, j + 1) = both.y;
+    }
+  AnyWeights any;
+  fold(o, weights, any, v);
+}
+
+}  // namespace ATTN_DEVICE
+}  // namespace attention

@@ -1,0 +1,250 @@
+// fp32 on tensor cores (--product tensor-cores): every step by the allowances of fp32, and the parts that it is made of.
+#define ATTN_DEVICE_CPU
+#include <cmath>
+
+#include "common/device/device.h"
+#include "common/harness/error.h"
+#include "common/harness/split_range.h"
+#include "common/tile/split_product.h"
+#include "tests/run_method.h"
+
+using namespace attention;
+
+namespace {
+
+Case on_tensor_cores(Case c) {
+  c.problem.on_tensor_cores = true;
+  return c;
+}
+
+Case split_case(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal = false, const std::string& init = "randn") {
+  return on_tensor_cores(make_case(heads, seqlen_q, seqlen_k, head_dim, causal, init));
+}
+
+/// Exact in all methods and tiles; on the CPU executor the counted bytes and FLOPs are the expected ones.
+void check_all_methods(Device& device, const Case& c, bool default_inputs = false) {
+  const Reference reference = c.reference();
+  for_each_method(device, c.problem, [&](const Step&, const Method& method, const Problem& problem) {
+    const StepRun run = run_method(device, method, problem, c.inputs());
+    check_exact(run, problem, reference, default_inputs);
+    if (device.kind() == DeviceKind::cpu) check_counts(run, method, problem);
+  });
+}
+
+void sizes(Device& device) {
+  for (const bool causal : {false, true}) {
+    for (const int64_t n : {1, 33, 77, 200}) check_all_methods(device, split_case(2, n, n, 64, causal), true);
+    for (const auto& [seqlen_q, seqlen_k] : {std::pair{300, 100}, {100, 300}, {9, 65}, {70, 33}, {1, 20}})
+      check_all_methods(device, split_case(1, seqlen_q, seqlen_k, 64, causal), true);  // causal and fewer keys: rows that see none
+    for (const int d : {1, 16, 40, 46, 63, 80, 96, 128}) check_all_methods(device, split_case(1, 130, 137, d, causal), true);
+  }
+}
+
+void inputs_of_other_sizes(Device& device) {
+  for (const int d : {64, 128})
+    for (const char* init : {"abs", "randn:4", "zeros", "ones"}) check_all_methods(device, split_case(1, 200, 333, d, true, init));
+}
+
+/// Inputs of one sign, where rounding errors pile up, over many keys and, for dK and dV, over many queries.
+void one_sign(Device& device) {
+  for (const auto& [seqlen_q, seqlen_k, d] : {std::tuple{32, 4096, 64}, {4096, 32, 64}, {32, 4096, 128}}) check_all_methods(device, split_case(1, seqlen_q, seqlen_k, d, false, "abs"));
+}
+
+void golden(Device& device) {
+  for (const std::string& name : golden_cases()) {
+    INFO(name);
+    check_all_methods(device, on_tensor_cores(read_golden(name)));
+  }
+}
+
+void scale(std::vector<float>& values, float factor) {
+  for (float& x : values) x *= factor;
+}
+
+/// Far outside of fp16, in which every factor is held: each tile has a power of two of its own.
+void ranges(Device& device) {
+  struct Factors { const char* name; float q, k, v, d_o; };
+  for (const Factors& f : {Factors{"V 2^-20", 1, 1, 0x1p-20f, 1}, {"V 2^-90", 1, 1, 0x1p-90f, 1}, {"q 1e5, k 1e-5", 1e5f, 1e-5f, 1, 1}, {"q 1e-30, k 1e30", 1e-30f, 1e30f, 1, 1},
+                           {"subnormal numbers in q", 1e-37f, 1e37f, 1, 1}, {"V 65504 and above", 1, 1, 65504, 1}, {"V 1e30, dO 1e-20", 1, 1, 1e30f, 1e-20f}, {"dO 1e-8", 1, 1, 1, 1e-8f},
+                           {"dO 1e20", 1, 1, 1, 1e20f}}) {
+    INFO(f.name);
+    for (const int d : {64, 63}) {
+      Case c = split_case(1, 100, 150, d);
+      scale(c.q, f.q), scale(c.k, f.k), scale(c.v, f.v), scale(c.d_o, f.d_o);
+      check_all_methods(device, c);
+    }
+  }
+}
+
+/// Tiles, and rows of one tile, that differ in size by more than fp16's range.
+void ranges_within_a_tensor(Device& device) {
+  Case c = split_case(1, 200, 300, 64);
+  for (int64_t j = 0; j < 300; ++j)
+    for (int x = 0; x < 64; ++x) c.at_key(c.v, 0, j, x) *= std::ldexp(1.0f, static_cast<int>(j / 64) * 25 - 50), c.at_key(c.k, 0, j, x) *= j % 2 ? 1 : 0x1p-18f;
+  for (int64_t i = 0; i < 200; ++i)
+    for (int x = 0; x < 64; ++x) c.at_query(c.d_o, 0, i, x) *= std::ldexp(1.0f, static_cast<int>(i / 64) * 20 - 40), c.at_query(c.q, 0, i, x) *= i % 2 ? 1 : 0x1p-18f;
+  check_all_methods(device, c);
+}
+
+void less_sram(Device& device) {
+  for (const int d : {64, 128})
+    for (const int64_t limit : {101376, 65536}) {
+      Case c = split_case(1, 70, 130, d, true);
+      c.problem.sram_limit = limit;
+      check_all_methods(device, c, true);
+    }
+}
+
+std::string refusal(const Case& c) {
+  try {
+    refuse_what_cannot_be_split(c.inputs(), c.problem);
+    return "";
+  } catch (const Unsupported& refused) {
+    CHECK(std::string(refused.what()).find("--product cuda-cores") != std::string::npos);
+    return refused.what();
+  }
+}
+
+// ---- one warp's product, apart from any step -----------------------------------------------------------------------------------
+
+constexpr int kKeys = 16384, kTile = 64;
+
+struct OneWarpSram {
+  SplitTile<kTile, 64> v;
+};
+
+/// O = sum of the rows of V: weights of 1. In place: as the 16-bit types do it, in the accumulators of O itself.
+__global__ void sum_of_rows(Global<const float> V, Global<float> O, bool in_place) {
+  auto& sram = dynamic_sram<OneWarpSram>();
+  Fragment<16, 64, 4, 2> o(0), ones(0);
+  Fragment<16, 64, 4, 2> cross(0);
+  for (float (&row)[16] : ones.value)
+    for (float& x : row) x = 1;
+  AtMostOne weights;
+  for (int64_t k0 = 0; k0 < V.rows; k0 += kTile) {
+    __syncthreads();
+    load_tile<32>(sram.v, V, k0);
+    __syncthreads();
+    if (!in_place) {
+      fold(o, ones, weights, sram.v);
+      continue;
+    }
+    for (int key = 0; key < kTile; key += 16) {
+      uint32_t x[1][4];
+      left_operand<half>(x[0], ones, 0, key / 4);
+      for (int n = 0; n < 8; n += 2) {
+        uint32_t y_hi[4], y_lo[4];
+        const int row = key + threadIdx.x % 32 % 16, col = 8 * n + threadIdx.x % 32 / 16 * 8;
+        load_matrices<true>(y_hi, sram.v.part.read(row, col, 8));
+        load_matrices<true>(y_lo, sram.v.part.read(row, 64 + col, 8));
+        multiply_add_blocks<half>(o, x, n, y_hi);
+        multiply_add_blocks<half>(cross, x, n, y_lo);
+      }
+    }
+  }
+  if (in_place)
+    for (int i = 0; i < o.kRows; ++i)
+      for (int j = 0; j < o.kCols; ++j) o(i, j) = (o(i, j) + cross(i, j) * kLowUnit) * sram.v.unscale();
+  store_tile(O, o, 0);
+}
+
+/// The worst relative error of O for V in [1, 2): all tiles have one scale, so that the sum in place has one too.
+double worst_error(bool in_place) {
+  const auto device = open_plain_cpu();
+  Case c = make_case(1, 16, kKeys, 64, false, "abs");
+  for (float& x : c.v) x = 1 + x - std::floor(x);
+  std::vector<float> o(16 * 64);
+  launch("sum", sum_of_rows, 1, 32, sizeof(OneWarpSram), Global<const float>(c.v.data(), "V", 1, kKeys, 64), Global<float>(o.data(), "O", 1, 16, 64), in_place);
+  double worst = 0;
+  for (int x = 0; x < 64; ++x) {
+    double sum = 0;
+    for (int64_t j = 0; j < kKeys; ++j) sum += c.at_key(c.v, 0, j, x);
+    for (int i = 0; i < 16; ++i) worst = std::max(worst, std::abs(o[i * 64 + x] - sum) / sum);
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_ON_EACH_DEVICE("split product: exact and counted, lengths and head_dims", sizes)
+TEST_ON_EACH_DEVICE("split product: exact for one sign, large scores, constants", inputs_of_other_sizes)
+TEST_ON_EACH_DEVICE("split product: exact for inputs of one sign, 4096 keys or queries", one_sign)
+TEST_ON_EACH_DEVICE("split product: the cases that PyTorch computed", golden)
+TEST_ON_EACH_DEVICE("split product: exact far outside of fp16's range", ranges)
+TEST_ON_EACH_DEVICE("split product: exact where the parts of a tensor differ in size", ranges_within_a_tensor)
+TEST_ON_EACH_DEVICE("split product: exact with the SRAM of smaller GPUs", less_sram)
+
+TEST_CASE("split product: no thread order shows a race, and all give the same bits") {
+  const auto device = open_plain_cpu();
+  for (const auto& [seqlen_q, seqlen_k, d] : {std::tuple{77, 77, 64}, {137, 33, 63}, {33, 70, 128}}) {
+    const Case c = split_case(1, seqlen_q, seqlen_k, d, true);
+    for_each_method(*device, c.problem, [&](const Step&, const Method& method, const Problem& problem) {
+      const StepRun first = run_method(*device, method, problem, c.inputs());
+      for (const uint64_t order : {1, 2}) {
+        const WithExecutor options({.race_check = ExecutorOptions::RaceCheck::all, .thread_order = order});
+        CHECK(same_bits(first, run_method(*device, method, problem, c.inputs())));
+      }
+    });
+  }
+}
+
+TEST_CASE("split product: hi and lo hold 22 bits, and scales are exact powers of two") {
+  for (const float x : {1.0f, 1.0f / 3, 3.14159265f, 16383.99f, 32767.99f, 1.9999999f, 0x1p-13f * 1.2345678f, -0.7654321f}) {
+    uint32_t hi, lo;
+    split(hi, lo, x, -x);
+    const float2 high = unpack<half>(hi), low = unpack<half>(lo);
+    CHECK(std::abs(double{high.x} + double{low.x} / 2048 - x) <= std::ldexp(std::abs(x), -22));
+    CHECK(high.y == -high.x);
+    CHECK(low.y == -low.x);
+  }
+  for (int exponent = -149; exponent <= 127; ++exponent) {
+    const float x = std::ldexp(1.0f, exponent), scale = scale_for(x);
+    int none;
+    CHECK(std::frexp(scale, &none) == 0.5f);
+    CHECK(scale * inverse_power(scale) == 1);
+    CHECK(scale * x == (exponent >= -112 ? 16384 : std::ldexp(1.0f, exponent + 126)));
+    CHECK(scale_for(std::nextafter(x, 0.0f)) >= scale);
+  }
+  for (const auto& [a, b] : {std::pair{-126, -126}, {-126, 113}, {113, 113}, {-17, -126}, {3, 4}}) {
+    float first, second;
+    share_powers(std::ldexp(1.0f, a), std::ldexp(1.0f, b), first, second);
+    CHECK(double{first} * double{second} == std::ldexp(1.0, a + b));
+  }
+  CHECK(scale_for(0) * 0 == 0);
+  CHECK(std::isfinite(inverse_power(scale_for(0))));
+}
+
+TEST_CASE("split product: a sum of 16384 keys loses digits in the accumulators of a tensor core, and not outside") {
+  const double outside = worst_error(false), in_place = worst_error(true);
+  std::printf("sum of %d keys, worst relative error: added outside per tile %.1e, in place %.1e\n", kKeys, outside, in_place);
+  CHECK(outside < 1e-6);
+  CHECK(in_place > 2e-6);  // the allowance at 16384 keys
+}
+
+TEST_CASE("split product: what cannot be held is refused by name") {
+  CHECK(refusal(split_case(2, 40, 50, 64)).empty());
+  CHECK(refusal(split_case(2, 40, 50, 64, false, "zeros")).empty());
+  Case c = split_case(2, 40, 50, 64);
+  c.k[77] = INFINITY;
+  CHECK(refusal(c).find("k holds inf") == 0);
+  c.k[77] = NAN;
+  CHECK(refusal(c).find("k holds NaN") == 0);
+  c = split_case(2, 40, 50, 64);
+  scale(c.q, 1e20f), scale(c.k, 1e20f);
+  CHECK(refusal(c).find("products of q and k reach 2^13") == 0);
+  c = split_case(2, 40, 50, 64);
+  scale(c.d_o, 1e-20f), scale(c.v, 1e-20f);
+  CHECK(refusal(c).find("products of do and v reach 2^-13") == 0);
+  c.d_o.clear();  // without a backward nothing multiplies the two
+  CHECK(refusal(c).empty());
+
+  c = split_case(2, 40, 50, 64);
+  for (int64_t j = 0; j < 50; ++j) c.at_key(c.v, 1, j, 5) *= 1e-10f;
+  CHECK(refusal(c).find("v, head 1: the largest number of column 5") == 0);
+  for (int64_t j = 0; j < 50; ++j) c.at_key(c.v, 1, j, 5) = 0;
+  CHECK(refusal(c).empty());
+  for (int x = 0; x < 64; ++x) c.at_query(c.d_o, 0, 7, x) *= 1e-10f;
+  CHECK(refusal(c).find("do, head 0: the largest number of row 7") == 0);
+  c.d_o.clear();
+  CHECK(refusal(c).empty());
+}
