@@ -16,7 +16,12 @@ import sys
 import time
 
 STEPS = ("step01", "step02", "step03", "step04", "step05")
+SPLIT = "fp32 on tensor cores"
 PEER_SHAPES = (("B4 H32 N4096 d64", 4, 32, 4096, 64), ("B4 H16 N4096 d128", 4, 16, 4096, 128))
+
+
+def dtype_flags(dtype):
+    return ["--dtype", "fp32", "--product", "tensor-cores"] if dtype == SPLIT else ["--dtype", dtype]
 
 
 def call(command, timeout=300):
@@ -53,21 +58,22 @@ def worst(run):
 
 
 def exactness(round_):
-    """Every step. fp32: default inputs and abs, N = 64 ... 16384; fp16 and bf16: default inputs, N = 1000, 4096. d 64 and 128, causal or not."""
+    """Every step. fp32: default inputs and abs, N = 64 ... 16384; fp16, bf16 and fp32 on tensor cores: default inputs, N = 1000, 4096. d 64
+    and 128, causal or not."""
     # step01 and step02 hold S and P: 2 heads at N=16384 are 4 GB.
     both = ((64, 128), (False, True))
     cases = [("fp32", *rest) for rest in itertools.product(STEPS, (64, 1000, 4096, 16384), *both, ("randn", "abs"))]
-    cases += list(itertools.product(("fp16", "bf16"), STEPS, (1000, 4096), *both, ("randn",)))
+    cases += list(itertools.product(("fp16", "bf16", SPLIT), STEPS, (1000, 4096), *both, ("randn",)))
 
     def one(case):
         dtype, step, n, d, causal, init = case
-        flags = ["--dtype", dtype, "--heads", 2, "--seqlen", n, "--head-dim", d, "--init", init, "--repeat", 2] + (["--causal"] if causal else [])
+        flags = [*dtype_flags(dtype), "--heads", 2, "--seqlen", n, "--head-dim", d, "--init", init, "--repeat", 2] + (["--causal"] if causal else [])
         run, code, stderr = round_.run(step, *flags)
         return case, code, worst(run) if run and code == 0 else None, stderr
 
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         results = list(pool.map(one, cases))
-    for kind in (("fp32", "randn"), ("fp32", "abs"), ("fp16", "randn"), ("bf16", "randn")):
+    for kind in (("fp32", "randn"), ("fp32", "abs"), ("fp16", "randn"), ("bf16", "randn"), (SPLIT, "randn")):
         mine = [result for result in results if (result[0][0], result[0][5]) == kind]
         for case, code, _, stderr in mine:
             if code != 0:
@@ -274,6 +280,13 @@ def speed(round_):
         round_.line(f"step05 {shape}", goal, "  ".join(f"{m} {t:.2f} ms" for m, t in back.items()) + f"  eager backward {peer['eager backward']:.2f} ms")
         if dtype != "fp32":
             continue
+        for step in ("step04", "step05"):
+            split = round_.run(step, "--seqlen", n, *dtype_flags(SPLIT), *flags[2:])[0]
+            time_ = split["methods"][-1]["time"] if split else None
+            method = time_["median_ms"] if time_ else None
+            rival, rival_ms = ("eager", peer["eager"]) if step == "step04" else ("eager backward", peer["eager backward"])
+            round_.line(f"{step} {SPLIT}, {name}", None, "did not run" if method is None else
+                        f"{method:.2f} ms, {(1 if step == 'step04' else 2.5) * tflops / method:.1f} TFLOP/s, {rival_ms / method:.2f}x {rival}, worst {worst(split):.2f}")
         kernel_ms = {(step, k["name"]): k["time_ms"] for step in ("step01", "step02") for k in runs[step]["kernels"]}
         for kernel in ("scores", "values"):
             first, second = kernel_ms["step01", kernel], kernel_ms["step02", kernel]
