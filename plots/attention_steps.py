@@ -6,13 +6,15 @@
 
 Tensors are NumPy arrays or PyTorch tensors, contiguous: q, o, d_o, dq [batch, heads, seqlen_q, head_dim], k, v, dk, dv
 [batch, heads, seqlen_k, head_dim], lse [batch, heads, seqlen_q] in float32. What lies on a GPU runs there, the rest on the CPU
-executor. common/c_api/attention_steps.h is the interface underneath. Needs NumPy or PyTorch, whichever the tensors come from.
+executor. In float32 `product="tensor-cores"` is --product of the command line. common/c_api/attention_steps.h is the interface
+underneath. Needs NumPy or PyTorch, whichever the tensors come from.
 """
 import contextlib
 import ctypes
 import pathlib
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+PRODUCTS = {None: 0, "cuda-cores": 1, "tensor-cores": 2}
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -31,7 +33,7 @@ class LibraryMissing(Exception):
 class _Problem(ctypes.Structure):
     _fields_ = [("device", ctypes.c_int32), ("dtype", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads", ctypes.c_int64),
                 ("seqlen_q", ctypes.c_int64), ("seqlen_k", ctypes.c_int64), ("head_dim", ctypes.c_int64), ("causal", ctypes.c_int32),
-                ("softmax_scale", ctypes.c_float), ("tile_br", ctypes.c_int32), ("tile_bc", ctypes.c_int32)]
+                ("softmax_scale", ctypes.c_float), ("tile_br", ctypes.c_int32), ("tile_bc", ctypes.c_int32), ("product", ctypes.c_int32)]
 
 
 class _Tensors(ctypes.Structure):
@@ -139,29 +141,29 @@ class Steps:
         """Commit, compiler and CUDA of the library, one line."""
         return self._library.attention_build().decode()
 
-    def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0)):
+    def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0), product=None):
         """The Plan of a call with these tensors."""
         plan = Plan()
-        self._call("attention_plan", step.encode(), method.encode(), ctypes.byref(self._problem(q, k, causal, softmax_scale, tile)), ctypes.byref(plan))
+        self._call("attention_plan", step.encode(), method.encode(), ctypes.byref(self._problem(q, k, causal, softmax_scale, tile, product)), ctypes.byref(plan))
         return plan
 
-    def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), nan=False):
+    def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, nan=False):
         """(o, lse) by `step`; softmax_scale is 1/sqrt(head_dim) unless given."""
         kind = _tensors_of(q)
         o, lse = kind.empty(q, q.shape, _dtype(q), nan), kind.empty(q, q.shape[:3], "float32", nan)
-        problem = self._problem(q, k, causal, softmax_scale, tile)
+        problem = self._problem(q, k, causal, softmax_scale, tile, product)
         with self._workspace(step, "forward", problem, q) as workspace:
             self._call("attention_forward", step.encode(), ctypes.byref(problem), self._addresses(q=q, k=k, v=v, o=o, lse=lse), workspace)
         return o, lse
 
-    def backward(self, step, q, k, v, o, lse, d_o, *, method="recompute backward", causal=False, softmax_scale=None, tile=(0, 0), nan=False):
+    def backward(self, step, q, k, v, o, lse, d_o, *, method="recompute backward", causal=False, softmax_scale=None, tile=(0, 0), product=None, nan=False):
         """(dq, dk, dv) by `step`; o and lse are a forward's. A method that needs more than those is prepared here, each time."""
-        prepared = self.prepare(step, q, k, v, o, lse, method=method, causal=causal, softmax_scale=softmax_scale, tile=tile)
+        prepared = self.prepare(step, q, k, v, o, lse, method=method, causal=causal, softmax_scale=softmax_scale, tile=tile, product=product)
         return prepared(d_o, nan=nan)
 
-    def prepare(self, step, q, k, v, o, lse, *, method, causal=False, softmax_scale=None, tile=(0, 0)):
+    def prepare(self, step, q, k, v, o, lse, *, method, causal=False, softmax_scale=None, tile=(0, 0), product=None):
         """What the forward would have saved for this backward (the standard backward's P), and a function of d_o that runs it."""
-        problem = self._problem(q, k, causal, softmax_scale, tile)
+        problem = self._problem(q, k, causal, softmax_scale, tile, product)
         kind = _tensors_of(q)
         size = self._workspace_bytes(step, method, problem)
         memory = kind.workspace(q, size) if size else None
@@ -178,7 +180,7 @@ class Steps:
 
         return run
 
-    def _problem(self, q, k, causal, softmax_scale, tile):
+    def _problem(self, q, k, causal, softmax_scale, tile, product):
         if len(q.shape) != 4 or len(k.shape) != 4:
             raise ValueError(f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)} and {tuple(k.shape)}")
         batch, heads, seqlen_q, head_dim = q.shape
@@ -186,8 +188,10 @@ class Steps:
             raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} differ in batch, heads or head_dim")
         if _dtype(q) not in DTYPES:
             raise ValueError(f"dtype {_dtype(q)}: the steps take {', '.join(DTYPES)}")
+        if product not in PRODUCTS:
+            raise ValueError(f"product {product!r}: cuda-cores or tensor-cores")
         scale = head_dim ** -0.5 if softmax_scale is None else softmax_scale
-        return _Problem(int(_tensors_of(q).on_gpu(q)), DTYPES[_dtype(q)], batch, heads, seqlen_q, k.shape[2], head_dim, int(causal), scale, *tile)
+        return _Problem(int(_tensors_of(q).on_gpu(q)), DTYPES[_dtype(q)], batch, heads, seqlen_q, k.shape[2], head_dim, int(causal), scale, *tile, PRODUCTS[product])
 
     def _workspace_bytes(self, step, method, problem):
         plan = Plan()

@@ -4,7 +4,7 @@
     python3 plots/compare_pytorch.py --dtype fp16 --batch 4 --heads 32 --seqlen 4096 --head-dim 64 [--causal] [--json FILE]
 
 Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and steps 02 to 05
-through libattention_steps.so (without the library PyTorch alone is compared, and the report says so). What a dtype, a GPU or this
+through libattention_steps.so, in fp32 step04 and step05 on tensor cores too (--product of the steps) (without the library PyTorch alone is compared, and the report says so). What a dtype, a GPU or this
 PyTorch lacks shows n/a and why. docs/compare-pytorch.md defines every column.
 Exit codes: 0 ok, 1 a step's error is too large, 2 bad arguments, 3 no CUDA GPU or no PyTorch, 4 CUDA error or out of memory.
 """
@@ -36,6 +36,7 @@ except ImportError as error:
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 FORWARD_STEPS = ("step02", "step03", "step04")
 BACKWARD_METHODS = (("step05", "standard backward"), ("step05", "recompute backward"))
+ON_TENSOR_CORES = ("step04", "step05")  # in fp32 a second time
 # The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside eager's.
 FP32_BOUND = {"forward": 1e-6, "backward": 2e-6}
 TIMES_EAGER = 2
@@ -65,23 +66,39 @@ class TorchMethod:
 class StepForward:
     ours, passes = True, ("forward",)
 
-    def __init__(self, steps, step, causal):
-        self.name, self.steps, self.step, self.causal = step, steps, step, causal
+    def __init__(self, steps, step, causal, product=None):
+        self.name, self.steps, self.step = step + suffix(product), steps, step
+        self.problem = {"causal": causal, "product": product}
 
     def forward(self, q, k, v, nan=False):
-        return self.steps.forward(self.step, q, k, v, causal=self.causal, nan=nan)[0]
+        return self.steps.forward(self.step, q, k, v, **self.problem, nan=nan)[0]
 
 
 class StepBackward:
     ours, passes = True, ("backward",)
 
-    def __init__(self, steps, step, method, causal):
-        self.name, self.steps, self.step, self.method, self.causal = f"{step} {method.split()[0]}", steps, step, method, causal
+    def __init__(self, steps, step, method, causal, product=None):
+        self.name, self.steps, self.step, self.method = f"{step} {method.split()[0]}{suffix(product)}", steps, step, method
+        self.problem = {"causal": causal, "product": product}
 
     def begin_backward(self, q, k, v, d_o, nan=False):
-        o, lse = self.steps.forward("step04", q, k, v, causal=self.causal, nan=nan)
-        run = self.steps.prepare(self.step, q, k, v, o, lse, method=self.method, causal=self.causal)
+        o, lse = self.steps.forward("step04", q, k, v, **self.problem, nan=nan)
+        run = self.steps.prepare(self.step, q, k, v, o, lse, method=self.method, **self.problem)
         return lambda: run(d_o, nan=nan)
+
+
+def suffix(product):
+    return " on tensor cores" if product == "tensor-cores" else ""
+
+
+def step_methods(steps, dtype, causal):
+    """Our forwards and backwards; in fp32 those that are told on tensor cores come after all on CUDA cores."""
+    methods = []
+    for product in ("cuda-cores", "tensor-cores") if dtype == "fp32" else (None,):
+        told = lambda step: product != "tensor-cores" or step in ON_TENSOR_CORES
+        methods += [StepForward(steps, step, causal, product) for step in FORWARD_STEPS if told(step)]
+        methods += [StepBackward(steps, step, method, causal, product) for step, method in BACKWARD_METHODS if told(step)]
+    return methods
 
 
 def torch_methods(seqlen, causal, device):
@@ -228,26 +245,28 @@ def judge(which, rows, options):
 def table(rows):
     """Lines: a heading, one line per method."""
     eager = next((row["time"]["median_ms"] for row in rows if row["method"] == "eager" and not row["not_run"]), None)
-    lines = [["method", "ms", "p10", "p90", "TFLOP/s", "x eager", "extra MiB", "relative L2", "max abs", "kernels", "longest kernel"]]
+    lines = [["method", "ms", "p10", "p90", "TFLOP/s", "x eager", "extra MiB", "relative L2", "max abs", "of allowance", "kernels", "longest kernel"]]
+    last = len(lines[0]) - 1
     notes = {}
     for row in rows:
         if row["not_run"]:
             notes[len(lines)] = f"n/a: {row['not_run']}"
-            lines.append([row["method"]] + [""] * 10)
+            lines.append([row["method"]] + [""] * last)
             continue
         ms, kernels = row["time"], row["kernels"]
-        error = lambda key: "not finite" if math.isinf(worst_error(row["errors"], key)) else f"{worst_error(row['errors'], key):.1e}"
+        error = lambda key, form=".1e": "not finite" if math.isinf(worst_error(row["errors"], key)) else f"{worst_error(row['errors'], key):{form}}"
+        shares = all("worst_share" in output for output in row["errors"].values())
         verdict = "" if row.get("pass") is not False else " FAIL"
         lines.append([row["method"], f"{ms['median_ms']:.3f}", f"{ms['p10_ms']:.3f}", f"{ms['p90_ms']:.3f}", f"{row['tflops']:.3g}",
                       "n/a" if eager is None else f"{eager / ms['median_ms']:.2f}", f"{row['extra_bytes'] / 2**20:.1f}", error("relative_l2") + verdict,
-                      error("max_abs"), "n/a" if kernels is None else str(len(kernels)),
+                      error("max_abs"), error("worst_share", ".2f") if shares else "n/a", "n/a" if kernels is None else str(len(kernels)),
                       row["kernels_reason"] if kernels is None else short_name(max(kernels, key=lambda kernel: kernel["us"])["name"])])
-    widths = [max(len(line[column]) for n, line in enumerate(lines) if n not in notes or column == 0) for column in range(11)]
+    widths = [max(len(line[column]) for n, line in enumerate(lines) if n not in notes or column == 0) for column in range(last + 1)]
     for n, line in enumerate(lines):
         if n in notes:
             yield f"{line[0].ljust(widths[0])}  {notes[n]}"
         else:
-            yield "  ".join(cell.ljust(width) if column in (0, 10) else cell.rjust(width) for column, (cell, width) in enumerate(zip(line, widths))).rstrip()
+            yield "  ".join(cell.ljust(width) if column in (0, last) else cell.rjust(width) for column, (cell, width) in enumerate(zip(line, widths))).rstrip()
 
 
 def versions(steps, why_no_steps):
@@ -286,7 +305,7 @@ def compare(options):
     tensors = make_tensors(options)
     methods = torch_methods(options.seqlen, options.causal, "cuda")
     if steps:
-        methods += [StepForward(steps, step, options.causal) for step in FORWARD_STEPS] + [StepBackward(steps, *names, options.causal) for names in BACKWARD_METHODS]
+        methods += step_methods(steps, options.dtype, options.causal)
     truth = reference(*tensors[:3], None if options.no_backward else tensors[3], options.causal)
     clock = Clock(torch.cuda.get_device_properties(0).L2_cache_size)
     for which in ("forward",) if options.no_backward else ("forward", "backward"):

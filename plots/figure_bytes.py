@@ -87,7 +87,7 @@ def bars(ax, rows, limit, labelled, notes):
                 notes.append(f"measured n/a: {row.get('hbm_measured_bytes_reason') or 'no reason given'}")
     ax.set_xlim(0, limit)
     ax.set_ylim(len(rows) - 0.5, -0.6)
-    ax.set_yticks(range(len(rows)), [method.removesuffix(" backward") for method in rows] if labelled else [])
+    ax.set_yticks(range(len(rows)), [style.short(method) for method in rows] if labelled else [])
     ax.tick_params(axis="y", length=0, pad=7)  # a diamond may stand on the axis
     ax.xaxis.set_major_locator(style.matplotlib.ticker.MaxNLocator(4))
     ax.xaxis.set_major_formatter(lambda x, _: bytes_text(x).replace(".0 ", " ") if x else "0")

@@ -3,15 +3,18 @@
 
     python3 plots/figure_roofline.py docs/results/nvidia-h200.json --out docs/figures
 
-One picture per dtype; executed FLOPs, N = 4096, not causal. A filled marker stands at the expected bytes, a hollow one at the measured.
+One picture per dtype, in fp32 one per product (--product); executed FLOPs, N = 4096, not causal. A filled marker stands at the expected bytes, a hollow one at the measured.
 """
 import dataclasses
 import math
 import sys
 
 import figure_style as style
+from results import CUDA_CORES, TENSOR_CORES, tile_product
 
-CEILINGS = {"fp32": ("ffma_fp32", "CUDA cores"), "fp16": ("mma_fp16", "tensor cores"), "bf16": ("mma_bf16", "tensor cores")}
+# What multiplies, step00's name of its rate, and how many of its FLOPs make one of the attention's.
+CEILINGS = {("fp32", CUDA_CORES): ("CUDA cores", "ffma_fp32", 1), ("fp32", TENSOR_CORES): ("tensor cores, three products for one", "mma_fp16", 3),
+            ("fp16", None): ("tensor cores", "mma_fp16", 1), ("bf16", None): ("tensor cores", "mma_bf16", 1)}
 SAME_PLACE = 1.15  # kernels of one method that lie this close share a label
 
 
@@ -31,27 +34,30 @@ class Point:
 
 
 def draw(results):
-    return {f"roofline-{dtype}": picture(results, dtype) for dtype in style.DTYPES}
+    return {f"roofline-{dtype}{'-' + TENSOR_CORES if product == TENSOR_CORES else ''}": picture(results, dtype, product) for dtype, product in CEILINGS}
 
 
-def picture(results, dtype):
+def picture(results, dtype, product=None):
+    """`product`: of fp32's rows those on CUDA cores or those on tensor cores; PyTorch's stand beside the first."""
     device = results.get("device")
     if not device:
         return f"the results do not hold what step00 measured ({results.get('device_reason') or 'no reason given'})"
+    what = dtype + (" on tensor cores" if product == TENSOR_CORES else "")
     panels, absent = {}, {}
     for which in ("forward", "backward"):
         for (of, head_dim), rows in style.headline(results, which, causal=False).items():
             if of == dtype:
-                panels.setdefault(head_dim, []).extend(point for method in style.order(rows) for point in points_of(rows[method], absent))
+                panels.setdefault(head_dim, []).extend(point for method in style.order(rows) if rows[method]["product"] == product or (product == CUDA_CORES and not rows[method]["ours"])
+                                                         for point in points_of(rows[method], absent))
     panels = {head_dim: points for head_dim, points in sorted(panels.items()) if points}
     if not panels:
-        return f"no {dtype} row with N {style.HEADLINE_SEQLEN} has a time, FLOPs and bytes"
+        return f"no {what} row with N {style.HEADLINE_SEQLEN} has a time, FLOPs and bytes"
 
     figure = style.new_figure(5)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for ax, (head_dim, points) in zip(axes, panels.items()):
-        panel(ax, device, dtype, head_dim, points)
-        ax.set_title(f"{dtype}, d {head_dim}")
+        panel(ax, device, dtype, product, head_dim, points)
+        ax.set_title(f"{what}, d {head_dim}")
         ax.set_xlabel("executed FLOPs per HBM byte")
     axes[0].set_ylabel("executed TFLOP/s")
     figure.suptitle(f"{results['gpu']}: roofline, N {style.HEADLINE_SEQLEN}; filled: expected bytes, hollow: measured, small: one of several kernels", x=0.01, ha="left")
@@ -81,12 +87,12 @@ def points_of(row, absent):
     return points
 
 
-def panel(ax, device, dtype, head_dim, points):
+def panel(ax, device, dtype, product, head_dim, points):
     """The roof, the points, their names. Rates in TFLOP/s, so the bandwidth in bytes per picosecond."""
     bandwidth = device["bytes_per_second"]["hbm_copy"] / 1e12
-    key, unit = CEILINGS[dtype]
-    tile_rate = next((rate["flops_per_second"] for rate in device["tile_products"] if (rate["dtype"], rate["head_dim"]) == (dtype, head_dim)), None)
-    ceilings = [(text, rate / 1e12, line) for text, rate, line in ((unit, device["flops_per_second"][key], "-"), ("our tile product", tile_rate, "--")) if rate]
+    unit, key, flops = CEILINGS[dtype, product]
+    rate, tiles = device["flops_per_second"][key], tile_product(device, dtype, head_dim, product)
+    ceilings = ([(unit, rate / flops / 1e12, "-")] if rate else []) + ([("our tile product", tiles["flops_per_second"] / 1e12, "--")] if tiles else [])
     top = max([rate for _, rate, _ in ceilings] + [point.tflops for point in points])
     left = min(x for point in points for x in (point.expected, point.measured) if x) / 2.5
     right = max(max(point.right for point in points), top / bandwidth) * 50
@@ -105,6 +111,9 @@ def panel(ax, device, dtype, head_dim, points):
             rotation_mode="anchor", transform_rotates_text=True)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_formatter(lambda value, _: "")
+    if top * 2 / bottom < 100:  # one power of ten or two, too few to read a scale from
+        ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     ax.grid()
     for point in points:
         draw_point(ax, point)

@@ -50,9 +50,10 @@ def picture(results, which, causal):
 
 
 def name(panels, dtype, method):
-    """A method's name on the axis, with the step's idea where that is short."""
+    """A method's name on the axis, with the step's idea where there is room."""
     row = next(rows[method] for (of, _), rows in panels.items() if of == dtype and method in rows)
-    return f"{method}  {row['title']}" if row["ours"] and row["title"] and not method.startswith("step05") else method
+    roomy = row["ours"] and row["title"] and method == row["method"] and not method.startswith("step05")
+    return f"{method}  {row['title']}" if roomy else method if method == row["method"] else style.short(method)
 
 
 def panel(ax, rows, methods, base, which, notes):
@@ -61,7 +62,7 @@ def panel(ax, rows, methods, base, which, notes):
     base_ms, ours_ms = milliseconds(rows.get(base)), milliseconds(rows.get(ours))
     columns = [(36, "ms", lambda ms: style.number(ms))]
     if base != ours:
-        columns.append((78, "over\n" + ours.removesuffix(" backward").removeprefix("step05 "), lambda ms: "n/a" if ours_ms is None else f"{style.number(ours_ms / ms)}x"))
+        columns.append((78, "over\n" + style.short(ours).removeprefix("step05 "), lambda ms: "n/a" if ours_ms is None else f"{style.number(ours_ms / ms)}x"))
     beside = lambda points, y, text, **how: ax.annotate(text, (1, y), (points, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points", ha="right", fontsize=8, **how)
     for points, heading, _ in columns:
         beside(points, -0.75, heading, va="bottom", color="#333333", linespacing=0.95)

@@ -37,13 +37,14 @@ matplotlib.rcParams.update({
 })
 
 # Colour, hatch, marker, in the order in which every figure lists methods. What is not ours is hatched.
-_STYLES = {"step01": (GREY, "", "v"), "step02": (ORANGE, "", "s"), "step03": (SKY, "", "^"), "step04": (BLUE, "", "o"), "step05 forward": (BLUE, "", "p"),
-           "step05 standard backward": (ORANGE, "", "D"), "step05 recompute backward": (BLUE, "", "h"), "yardstick": (GREEN, "...", "P"), "eager": (VERMILLION, "///", "X"),
+_STYLES = {"step01": (GREY, "", "v"), "step02": (ORANGE, "", "s"), "step03": (SKY, "", "^"), "step04": (BLUE, "", "o"), "step04 on tensor cores": (YELLOW, "", "o"),
+           "step05 forward": (BLUE, "", "p"), "step05 standard backward": (ORANGE, "", "D"), "step05 recompute backward": (BLUE, "", "h"),
+           "step05 standard backward on tensor cores": (YELLOW, "", "D"), "step05 recompute backward on tensor cores": (YELLOW, "", "h"), "yardstick": (GREEN, "...", "P"), "eager": (VERMILLION, "///", "X"),
            "SDPA efficient": (PURPLE, "xxx", "<"), "SDPA flash": (PURPLE, "\\\\\\", "d"), "SDPA cuDNN": (PURPLE, "|||", ">")}
 
 
 def method_style(method):
-    """(colour, hatch, marker) of a method."""
+    """(colour, hatch, marker) of a method, by its name_of()."""
     return _STYLES.get(method, (SKY, "++", "*"))
 
 
@@ -56,6 +57,11 @@ def order(methods):
     """Methods as every figure lists them: the steps by number, the cuBLAS row, PyTorch."""
     known = list(_STYLES)
     return sorted(methods, key=lambda method: (method.split()[0] if method.startswith("step") else "~", known.index(method) if method in known else len(known), method))
+
+
+def short(method):
+    """A method's name without the word that the picture's title says: "step05 recompute on tensor cores"."""
+    return method.replace(" backward", "")
 
 
 def heads_text(row):
@@ -77,11 +83,11 @@ def why_no_time(row):
 
 
 def headline(results, which, causal):
-    """Rows of one pass at N = 4096, {(dtype, head_dim): {method: row}}, empty where there are none."""
+    """Rows of one pass at N = 4096, {(dtype, head_dim): {name_of(row): row}}, empty where there are none."""
     rows = [row for row in results["rows"] if (row["pass"], row["causal"], row["seqlen"], row["set"]) == (which, causal, HEADLINE_SEQLEN, "sizes")]
     panels = {key: {} for key in sorted({(row["dtype"], row["head_dim"]) for row in rows}, key=lambda key: (DTYPES.index(key[0]), key[1]))}
     for row in rows:
-        panels[row["dtype"], row["head_dim"]][row["method"]] = row
+        panels[row["dtype"], row["head_dim"]][results_file.name_of(row)] = row
     return panels
 
 

@@ -10,9 +10,10 @@ import sys
 import tempfile
 import time
 
-from results import batch_of, heads_of, set_of
+from results import CUDA_CORES, TENSOR_CORES, batch_of, heads_of, set_of
 
 PROGRAMS = ("step01", "step02", "step03", "step04", "step05", "yardstick")
+ON_TENSOR_CORES = ("step04", "step05")  # run in fp32 on tensor cores as well: the ladder's first steps would say the same once more
 BACKWARD = ("standard backward", "recompute backward")  # of step05; its forward is step04's
 TORCH_METHODS = ("eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
 SCALING_PROGRAMS, SCALING_TORCH_METHODS = ("step02", "step04"), ("eager", "SDPA flash")
@@ -46,7 +47,10 @@ def problems(dtypes, head_dims, causals, seqlens, scaling, batch=None, heads=Non
 
 
 def programs_of(problem):
-    return SCALING_PROGRAMS if set_of(problem) == "scaling" else PROGRAMS
+    """[(program, product)] in the order in which they run; a product is fp32's alone, else None."""
+    if problem["dtype"] != "fp32":
+        return [(program, None) for program in (SCALING_PROGRAMS if set_of(problem) == "scaling" else PROGRAMS)]
+    return [(program, CUDA_CORES) for program in PROGRAMS] + [(program, TENSOR_CORES) for program in ON_TENSOR_CORES]
 
 
 def torch_methods_of(problem):
@@ -60,8 +64,8 @@ def passes_of(problem):
 # ---- rows ---------------------------------------------------------------------------------------------------------------------
 
 
-def not_run_row(method, title, ours, which, problem, reason, verified=None):
-    return {"method": method, "title": title, "ours": ours, "pass": which, **problem, "tile": None, "not_run": reason, "emulated": False, "verified": verified,
+def not_run_row(method, title, ours, which, problem, reason, verified=None, product=None):
+    return {"method": method, "title": title, "ours": ours, "pass": which, "product": product, **problem, "tile": None, "not_run": reason, "emulated": False, "verified": verified,
             "verdict": None, **dict.fromkeys(MEASURED)}
 
 
@@ -78,20 +82,20 @@ def worst_of(values):
     return None if not values or None in values else max(values)
 
 
-def step_row(run, method, problem):
+def step_row(run, method, problem, product):
     """The row of one method of a step's --json."""
     several = len(run["methods"]) > 1
     which = "backward" if method["backward"] else "forward"
     name, title = (f"{run['step']} {method['name']}", method["name"]) if several else (run["step"], run["title"])
     if not method["ran"]:
-        return not_run_row(name, title, True, which, problem, method.get("not_run_reason", "no reason given"))
+        return not_run_row(name, title, True, which, problem, method.get("not_run_reason", "no reason given"), product=product)
     checks = method["exactness"]
     verified = bool(checks) and all(check["pass"] for check in checks) and run["verdict"].startswith("PASS")
     if not verified:
         failures = "; ".join([f"{check['output']}: {check['reason']}" for check in checks if not check["pass"]] + list(run["failures"]))
-        return not_run_row(name, title, True, which, problem, f"its result was wrong: {failures or run['verdict']}", verified=False)
+        return not_run_row(name, title, True, which, problem, f"its result was wrong: {failures or run['verdict']}", verified=False, product=product)
     traffic, timed = method["traffic"], method["time"]
-    row = {"method": name, "title": title, "ours": True, "pass": which, **problem, "not_run": None, "emulated": timed["emulated"], "verified": True,
+    row = {"method": name, "title": title, "ours": True, "pass": which, "product": product, **problem, "not_run": None, "emulated": timed["emulated"], "verified": True,
            "verdict": run["verdict"], "time": {key: timed[key] for key in ("median_ms", "p10_ms", "p90_ms", "runs")}}
     put(row, "tile", run["tile"], run.get("tile_reason"))
     put(row, "predicted_ms", timed["predicted_ms"], timed.get("predicted_ms_reason"))
@@ -121,8 +125,9 @@ def torch_row(measured, which, problem):
     row["time"] = {key: measured["time"][key] for key in ("median_ms", "p10_ms", "p90_ms", "runs")}
     row["tflops"], row["extra_bytes"] = measured["tflops"], measured["extra_bytes"]
     row["flops"] = {"useful": measured["flops"], "executed": None, "executed_reason": "PyTorch does not tell"}
-    error = {key: worst_of(output[key] for output in measured["errors"].values()) for key in ("relative_l2", "max_abs")}
-    row["error"] = error | {"worst_share": None, "worst_share_reason": "the element-wise allowance is the steps' check"}
+    row["error"] = {key: worst_of(output.get(key) for output in measured["errors"].values()) for key in ("relative_l2", "max_abs", "worst_share")}
+    if problem["dtype"] != "fp32":
+        row["error"]["worst_share_reason"] = "told in fp32 alone: in 16 bits the allowance depends on what a method stores"
     if measured["kernels"] is not None:
         row["kernels"] = [{"name": kernel["name"], "time_ms": kernel["us"] / 1000, "hbm_expected_bytes": None, "hbm_measured_bytes": None} for kernel in measured["kernels"]]
         row["kernel_count"] = len(row["kernels"])
@@ -157,9 +162,9 @@ def device_figures(folder):
     return figures, figures["gpu_reason"] if figures["gpu"] is None else None
 
 
-def flags_of(problem):
+def flags_of(problem, product=None):
     return ["--dtype", problem["dtype"], "--batch", problem["batch"], "--heads", problem["heads"], "--seqlen", problem["seqlen"], "--head-dim", problem["head_dim"],
-            *(["--causal"] if problem["causal"] else [])]
+            *(["--causal"] if problem["causal"] else []), *(["--product", product] if product else [])]
 
 
 def expected_methods(program):
@@ -167,24 +172,25 @@ def expected_methods(program):
     return [(f"{program} {name}", "backward") for name in BACKWARD] if program == "step05" else [(program, "forward")]
 
 
-def program_rows(folder, program, problem, device_flags, counters="off"):
+def program_rows(folder, program, product, problem, device_flags, counters="off"):
     """The rows of one executable at one problem; `counters` is --traffic's value."""
     path = pathlib.Path(folder, program).resolve()
     if not path.is_file():
         missing = "not built: `make yardstick` builds it where CMake finds cuBLAS" if program == "yardstick" else "not built"
-        return [not_run_row(name, program, True, which, problem, missing) for name, which in expected_methods(program)]
-    code, stdout, line = call([path, "--json", "-", *flags_of(problem), *device_flags, "--traffic", counters])
+        return [not_run_row(name, program, True, which, problem, missing, product=product) for name, which in expected_methods(program)]
+    flags = ["--json", "-", *flags_of(problem, product), *device_flags, "--traffic"]
+    code, stdout, line = call([path, *flags, counters])
     lost_with_counters = code < 0 and counters != "off"  # a signal: the profiler's libraries run inside of the program
     if lost_with_counters:
         signal = -code
-        code, stdout, line = call([path, "--json", "-", *flags_of(problem), *device_flags, "--traffic", "off"])
+        code, stdout, line = call([path, *flags, "off"])
     if code == 2:
         raise CannotRun(2, line)
     if not stdout.strip().startswith("{"):
-        return [not_run_row(name, program, True, which, problem, line or f"exit {code}", False if code == 1 else None) for name, which in expected_methods(program)]
+        return [not_run_row(name, program, True, which, problem, line or f"exit {code}", False if code == 1 else None, product) for name, which in expected_methods(program)]
     run = json.loads(stdout)
     wanted = expected_methods(program)
-    rows = [row for row in (step_row(run, method, problem) for method in run["methods"]) if (row["method"], row["pass"]) in wanted]
+    rows = [row for row in (step_row(run, method, problem, product) for method in run["methods"]) if (row["method"], row["pass"]) in wanted]
     if lost_with_counters:
         for row in (row for row in rows if row["not_run"] is None):
             row["hbm_measured_bytes_reason"] = f"the run with counters was ended by signal {signal}; this one had none"
@@ -264,14 +270,14 @@ def measure_problem(folder, problem, torch):
     began, rows = time.monotonic(), []
     # The counters take several passes: at the headline, and at what somebody asks for by --batch or --heads.
     counters = "auto" if set_of(problem) == "other" or (problem["seqlen"] == HEADLINE and set_of(problem) == "sizes") else "off"
-    for program in programs_of(problem):
-        rows += program_rows(folder, program, problem, ["--device", "gpu", "--check", "sample:64"], counters)
+    for program, product in programs_of(problem):
+        rows += program_rows(folder, program, product, problem, ["--device", "gpu", "--check", "sample:64"], counters)
     if torch.versions:
         rows += torch.rows(problem)
     return rows, time.monotonic() - began
 
 
 def expected_keys(problem, with_torch):
-    """{(method, pass)} of a complete configuration."""
-    keys = {key for program in programs_of(problem) for key in expected_methods(program)}
-    return keys | {(name, which) for which in passes_of(problem) for name in torch_methods_of(problem)} if with_torch else keys
+    """{(method, pass, product)} of a complete configuration."""
+    keys = {(*key, product) for program, product in programs_of(problem) for key in expected_methods(program)}
+    return keys | {(name, which, None) for which in passes_of(problem) for name in torch_methods_of(problem)} if with_torch else keys

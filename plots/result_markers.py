@@ -12,15 +12,15 @@ import re
 import shlex
 
 import result_tables
-from results import ResultsError
+from results import CUDA_CORES, PRODUCTS, ResultsError
 from script import write_whole
 
 MARKER = re.compile(r"<!-- (results|value):(\S+)(.*?) ?-->(.*?)<!-- /\1 -->", re.DOTALL)
 CODE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|^(?:    |\t)[^\n]*$|(?<!`)(`+)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
 OPENING, CLOSING = re.compile(r"<!-- (?:results|value):"), re.compile(r"<!-- /(?:results|value) -->")
-# What a marker leaves out: the headline's length, no mask, the forward, the measured sizes.
-DEFAULTS = {"seqlen": 4096, "causal": False, "pass": "forward", "set": "sizes"}
-SELECTORS = ("gpu", "method", "dtype", "batch", "heads", "seqlen", "head_dim", "causal", "pass", "set")
+# What a marker leaves out: the headline's length, no mask, the forward, the measured sizes, fp32 on CUDA cores.
+DEFAULTS = {"seqlen": 4096, "causal": False, "pass": "forward", "set": "sizes", "product": CUDA_CORES}
+SELECTORS = ("gpu", "method", "product", "dtype", "batch", "heads", "seqlen", "head_dim", "causal", "pass", "set")
 
 
 def typed(key, value):
@@ -31,6 +31,8 @@ def typed(key, value):
         if value not in ("yes", "no"):
             raise ResultsError(f"causal={value}: yes, no or any")
         return value == "yes"
+    if key == "product" and value not in PRODUCTS:
+        raise ResultsError(f"product={value}: {', '.join(PRODUCTS)} or any")
     if key in ("batch", "heads", "seqlen", "head_dim"):
         if not value.isdigit():
             raise ResultsError(f"{key}={value}: a number or any")
@@ -73,7 +75,7 @@ def with_defaults(given, leave_out=()):
 
 
 def speedup(results, words):
-    return result_tables.speedup_table(results, **with_defaults(parse(words, ())[0]))
+    return result_tables.speedup_table(results, **with_defaults(parse(words, ())[0], leave_out=("product",)))
 
 
 def article(results, words):
@@ -83,9 +85,10 @@ def article(results, words):
 def times(results, words):
     given, options = parse(words, ("columns", "over"))
     columns = options.get("columns", "gpu").split(",")
-    if not set(columns) <= set(SELECTORS):
-        raise ResultsError(f"columns={options['columns']}: of {', '.join(SELECTORS)}")
-    return result_tables.times_table(results, columns, options.get("over"), **with_defaults(given, leave_out=columns))  # a column has all values of its key
+    allowed = [key for key in SELECTORS if key != "product"]  # which has lines
+    if not set(columns) <= set(allowed):
+        raise ResultsError(f"columns={options['columns']}: of {', '.join(allowed)}")
+    return result_tables.times_table(results, columns, options.get("over"), **with_defaults(given, leave_out=(*columns, "product")))  # a column has all values of its key
 
 
 def tiles(results, words):

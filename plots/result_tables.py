@@ -2,10 +2,11 @@
 row's or the quotient of two rows'. Needs the standard library only."""
 import math
 
-from results import CONFIGURATION, ResultsError, at, beside, one_row, one_sweep, rows, tile_product
+from results import CONFIGURATION, ResultsError, at, beside, name_of, one_row, one_sweep, rows, tile_product
 from steps_table import bytes_text
 
-ORDER = ("step01", "step02", "step03", "step04", "step05 forward", "yardstick", "step05 standard backward", "step05 recompute backward", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
+STEPS = ("step01", "step02", "step03", "step04", "step05 forward", "step05 standard backward", "step05 recompute backward")
+ORDER = (*STEPS, *(f"{method} on tensor cores" for method in STEPS), "yardstick", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
 # What a row's speedup is quoted over: (method, heading). "over step01" stands beside the others, never alone.
 OVER = {"forward": (("step02", "over step02"), ("yardstick", "over cuBLAS"), ("eager", "over eager"), ("step01", "over step01")),
         "backward": (("step05 standard backward", "over standard"), ("eager", "over eager"))}
@@ -17,15 +18,16 @@ BYTES_PER_ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 def place(row):
-    return ORDER.index(row["method"]) if row["method"] in ORDER else len(ORDER)
+    return ORDER.index(name_of(row)) if name_of(row) in ORDER else len(ORDER)
 
 
 def label(row):
-    """"step04 online softmax", "step05 recompute backward", "PyTorch SDPA flash"."""
+    """"step04 online softmax", "step05 recompute backward on tensor cores", "PyTorch SDPA flash"."""
     if not row["ours"]:
         return f"PyTorch {row['method']}"
     # A method of step05 has its own name; the title is the step's.
-    return row["method"] if " " in row["method"] or row["title"] in (None, "", row["method"]) else f"{row['method']} {row['title']}"
+    name = row["method"] if " " in row["method"] or row["title"] in (None, "", row["method"]) else f"{row['method']} {row['title']}"
+    return name + name_of(row).removeprefix(row["method"])
 
 
 def milliseconds(value):
@@ -50,11 +52,16 @@ def error(row):
     return "n/a" if value is None else f"{value:.1e}"
 
 
+def share(row):
+    value = row["error"] and row["error"]["worst_share"]
+    return "n/a" if value is None else f"{value:.2f}"
+
+
 # ---- tables: lists of lines of cells, the heading first. A line of two cells is a row that did not run, a line of one cell a note. ----
 
 
 def speedup_table(results, **wanted):
-    """All methods of one configuration and pass on one GPU."""
+    """All methods of one configuration and pass on one GPU. In fp32 with the share of the allowance: PyTorch's rows have it there alone."""
     found = sorted(rows(results, **wanted), key=place)
     if len({(row["gpu"], row["pass"], *(row[key] for key in CONFIGURATION)) for row in found}) > 1:
         raise ResultsError("speedup: several configurations fit; gpu, dtype, head_dim, seqlen, causal and pass choose one")
@@ -65,31 +72,34 @@ def speedup_table(results, **wanted):
     step01 = [entry for entry in bases if entry[1] == "over step01"]
     others = [entry for entry in bases if entry not in step01]
     step01 = step01 if others else []
-    lines = [["method", "ms", *(heading for _, heading in others), "TFLOP/s", "HBM expected", "HBM measured", "extra memory", "relative L2", "kernels", *(heading for _, heading in step01)]]
+    shares = lambda cell: [cell] if found[0]["dtype"] == "fp32" else []
+    lines = [["method", "ms", *(heading for _, heading in others), "TFLOP/s", "HBM expected", "HBM measured", "extra memory", "relative L2", *shares("of allowance"), "kernels",
+              *(heading for _, heading in step01)]]
     for row in found:
         if row["not_run"] is not None:
             lines.append([label(row), f"n/a: {row['not_run']}"])
             continue
         lines.append([label(row), milliseconds(row["time"]["median_ms"]), *(times(speedup(row, base)) for base, _ in others), "n/a" if row["tflops"] is None else f"{row['tflops']:.3g}",
                       size(row["hbm_expected_bytes"], row["hbm_at_least"]), size(row["hbm_measured_bytes"]), size(row["extra_bytes"]) + (f" ({row['grows']})" if row["grows"] else ""),
-                      error(row), "n/a" if row["kernel_count"] is None else str(row["kernel_count"]), *(times(speedup(row, base)) for base, _ in step01)])
+                      error(row), *shares(share(row)), "n/a" if row["kernel_count"] is None else str(row["kernel_count"]), *(times(speedup(row, base)) for base, _ in step01)])
     return lines
 
 
 def times_table(results, columns, over=None, **wanted):
-    """Medians in ms, a line per method and pass, a column per value of `columns` (keys of a row); with `over` the speedup over that method too."""
+    """Medians in ms, a line per method (on tensor cores one of its own) and pass, a column per value of `columns` (keys of a row); with
+    `over` the speedup over that method too."""
     found = rows(results, **wanted)
     if not found:
         return None
     in_order = lambda head: [list(BYTES_PER_ELEMENT).index(value) if key == "dtype" else value for key, value in zip(columns, head)]
     heads = sorted({tuple(row[key] for key in columns) for row in found}, key=in_order)
-    samples = {(row["method"], row["pass"]): row for row in sorted(found, key=lambda row: (row["pass"] == "backward", place(row)))}
+    samples = {(name_of(row), row["pass"]): row for row in sorted(found, key=lambda row: (row["pass"] == "backward", place(row)))}
     several = len({which for _, which in samples}) > 1
     lines = [["ms", *(column_heading(columns, dict(zip(columns, head))) for head in heads)]]
     for (method, which), sample in samples.items():
         line = []
         for head in heads:
-            fitting = [row for row in found if (row["method"], row["pass"]) == (method, which) and tuple(row[key] for key in columns) == head]
+            fitting = [row for row in found if (name_of(row), row["pass"]) == (method, which) and tuple(row[key] for key in columns) == head]
             if len(fitting) > 1:
                 raise ResultsError(f"times: several rows fit {method} {which} at {' '.join(map(str, head))}; more selectors or columns choose one")
             line.append(times_cell(results, fitting[0] if fitting else None, over))
@@ -97,7 +107,7 @@ def times_table(results, columns, over=None, **wanted):
     why = {}
     for row in found:
         if row["not_run"] is not None:
-            why.setdefault((row["method"], row["pass"], row["not_run"]), []).append(column_heading(columns, row))
+            why.setdefault((name_of(row), row["pass"], row["not_run"]), []).append(column_heading(columns, row))
     order = list(samples)
     return lines + [[f"{label(samples[method, which])} {'' if which in method else which + ' '}({', '.join(places)}): {reason}"]
                     for (method, which, reason), places in sorted(why.items(), key=lambda entry: order.index(entry[0][:2]))]
@@ -112,16 +122,17 @@ def column_heading(columns, row):
 def times_cell(results, row, over):
     if row is None or row["not_run"] is not None:
         return "n/a"
-    ratio = speedup(row, beside(results, row, over)) if over else None
-    return milliseconds(row["time"]["median_ms"]) + (f" ({ratio:.2f}x)" if ratio is not None and row["method"] != over else "")
+    base = beside(results, row, over) if over else None
+    ratio = None if base is row else speedup(row, base)
+    return milliseconds(row["time"]["median_ms"]) + ("" if ratio is None else f" ({ratio:.2f}x)")
 
 
 def class_table(results, over, **wanted):
     """A line per results file, a column per method: medians in ms, and the speedup over `over` of the same file."""
-    methods = sorted({row["method"]: row for row in rows(results, **wanted)}.values(), key=place)
-    lines = [["ms", "GPU", *(row["method"] for row in methods)]]
+    methods = sorted({name_of(row): row for row in rows(results, **wanted)}.values(), key=place)
+    lines = [["ms", "GPU", *(name_of(row) for row in methods)]]
     for name, result in results.items():
-        of_file = [one_row(results, **{**wanted, "gpu": name, "method": method["method"]}) for method in methods]
+        of_file = [one_row(results, **{**wanted, "gpu": name, "method": method["method"], "product": method["product"]}) for method in methods]
         if any(row is not None for row in of_file):
             lines.append([name, result["gpu"], *(times_cell(results, row, over) for row in of_file)])
     return lines
@@ -181,7 +192,7 @@ def matrix_place(row):
 
 
 def growth(results, row):
-    points = [(other["seqlen"], other["extra_bytes"]) for other in rows(results, gpu=row["gpu"], method=row["method"], set="scaling") if other["not_run"] is None]
+    points = [(other["seqlen"], other["extra_bytes"]) for other in rows(results, gpu=row["gpu"], method=row["method"], product=row["product"], set="scaling") if other["not_run"] is None]
     slope = exponent(points)
     return "exponent n/a: no scaling rows" if slope is None else f"N^{slope:.2f} fitted over N {min(points)[0]} to {max(points)[0]}"
 
@@ -230,7 +241,7 @@ def value_of(results, field, wanted):
         if field.startswith("device.tile_products.") and result.get("device"):
             if not {"dtype", "head_dim"} <= wanted.keys():
                 raise ResultsError(f"{field}: dtype and head_dim choose the product")
-            result = {"device": {"tile_products": tile_product(result["device"], wanted["dtype"], wanted["head_dim"])}}
+            result = {"device": {"tile_products": tile_product(result["device"], wanted["dtype"], wanted["head_dim"], wanted.get("product"))}}
         return at(result, field)
     row = one_row(results, **wanted)
     if row is None or row["not_run"] is not None:
@@ -240,7 +251,7 @@ def value_of(results, field, wanted):
 
 def model(result, row):
     """The two terms of the predicted time, in ms: executed FLOPs / R and expected HBM bytes / BW, with step00's R and BW. None without them."""
-    product = tile_product(result["device"], row["dtype"], row["head_dim"]) if result.get("device") else None
+    product = tile_product(result["device"], row["dtype"], row["head_dim"], row["product"]) if result.get("device") else None
     if product is None or row["flops"] is None or row["flops"]["executed"] is None or row["hbm_expected_bytes"] is None:
         return None
     return {"flops_ms": 1e3 * row["flops"]["executed"] / product["flops_per_second"], "bytes_ms": 1e3 * row["hbm_expected_bytes"] / result["device"]["bytes_per_second"]["hbm_copy"]}

@@ -13,8 +13,9 @@ import subprocess
 
 from script import write_whole
 
-SCHEMA = "attention-results-1"
+SCHEMA = "attention-results-2"
 CONFIGURATION = ("dtype", "batch", "heads", "seqlen", "head_dim", "causal")
+CUDA_CORES, TENSOR_CORES = PRODUCTS = ("cuda-cores", "tensor-cores")  # of our rows in fp32; other rows have no choice, theirs is null
 READ_HERE = ("gpu", "set")  # keys that load() adds
 
 
@@ -51,7 +52,12 @@ def configuration(row):
 
 def row_key(row):
     """What makes a row one of a kind on its GPU."""
-    return (row["method"], row["pass"], *configuration(row))
+    return (row["method"], row["pass"], row["product"], *configuration(row))
+
+
+def name_of(row):
+    """A method's name among those of its configuration: "step04", and for its fp32 row on tensor cores "step04 on tensor cores"."""
+    return row["method"] + (" on tensor cores" if row["product"] == TENSOR_CORES else "")
 
 
 def configuration_text(row):
@@ -85,10 +91,12 @@ def read(path):
     known = set()
     for row in result["rows"]:
         where = f"{path}: {row.get('method')} {row.get('pass')}"
-        lacking = [key for key in (*CONFIGURATION, "method", "pass", "ours", "not_run", "emulated", "verified", "time") if key not in row]
+        lacking = [key for key in (*CONFIGURATION, "method", "pass", "product", "ours", "not_run", "emulated", "verified", "time") if key not in row]
         if lacking:
             raise ResultsError(f"{where}: a row lacks {', '.join(lacking)}")
-        where += f" ({configuration_text(row)})"
+        where = f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)})"
+        if (row["product"] in PRODUCTS) != (row["ours"] and row["dtype"] == "fp32"):
+            raise ResultsError(f"{where}: product {row['product']}; our rows in fp32 have {' or '.join(PRODUCTS)}, others null")
         if row["emulated"]:
             raise ResultsError(f"{where}: an emulated row; a CPU's time is no GPU's")
         if row["not_run"] is None and row["ours"] and row["verified"] is not True:
@@ -125,7 +133,7 @@ def merge(first, second, path):
     known = {row_key(row) for row in first["rows"]}
     for row in second["rows"]:
         if row_key(row) in known:
-            raise ResultsError(f"{path}: {row['method']} {row['pass']} ({configuration_text(row)}) is in another file of {first['gpu']} too")
+            raise ResultsError(f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)}) is in another file of {first['gpu']} too")
     fuller = first if first.get("device") else second
     device = {key: fuller[key] for key in ("device", "device_reason") if key in fuller}
     return {**first, **device, "date": max(first["date"], second["date"]), "versions": joined_versions(first["versions"], second["versions"]),
@@ -143,8 +151,10 @@ def joined_versions(first, second):
 
 
 def rows(results, **wanted):
-    """The rows of all GPUs whose keys have the wanted values, in the files' order: rows(results, method="step04", seqlen=4096)."""
-    return [row for result in results.values() for row in result["rows"] if all(row.get(key) == value for key, value in wanted.items())]
+    """The rows of all GPUs whose keys have the wanted values, in the files' order: rows(results, method="step04", seqlen=4096). Rows
+    that have no choice of product fit any."""
+    fits = lambda row, key, value: row.get(key) == value or (key == "product" and row["product"] is None)
+    return [row for result in results.values() for row in result["rows"] if all(fits(row, key, value) for key, value in wanted.items())]
 
 
 def one_row(results, **wanted):
@@ -156,8 +166,9 @@ def one_row(results, **wanted):
 
 
 def beside(results, row, method):
-    """The row of another method at the same configuration, pass and GPU, None where it is missing or did not run."""
-    other = one_row(results, gpu=row["gpu"], method=method, **{"pass": row["pass"]}, **{key: row[key] for key in CONFIGURATION})
+    """The row of another method at the same configuration, pass and GPU, on CUDA cores where there is a choice: the base of speedups.
+    None where it is missing or did not run."""
+    other = one_row(results, gpu=row["gpu"], method=method, product=CUDA_CORES, **{"pass": row["pass"]}, **{key: row[key] for key in CONFIGURATION})
     return None if other is None or other["not_run"] is not None else other
 
 
@@ -175,9 +186,10 @@ def at(value, path):
     return value
 
 
-def tile_product(device, dtype, head_dim):
+def tile_product(device, dtype, head_dim, product=None):
     """What step00 measured of the tile product of a dtype and head_dim: R and R / BW. None where it did not."""
-    return next((entry for entry in device["tile_products"] if (entry["dtype"], entry["head_dim"]) == (dtype, head_dim)), None)
+    measured = device.get("split_tile_products", []) if dtype == "fp32" and product == TENSOR_CORES else device["tile_products"]
+    return next((entry for entry in measured if (entry["dtype"], entry["head_dim"]) == (dtype, head_dim)), None)
 
 
 def one_sweep(result, **wanted):

@@ -22,7 +22,7 @@ import measure_rows
 import result_markers
 import result_tables
 from measure_rows import CannotRun
-from results import CONFIGURATION, SCHEMA, ResultsError, configuration, configuration_text, driver_version, load, read, row_key, save, slug
+from results import CONFIGURATION, SCHEMA, ResultsError, configuration, configuration_text, driver_version, load, name_of, read, save, slug
 from script import OneLineParser, positive
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ def print_configuration(results, wanted):
 
 def configurations(results):
     """Each (pass, configuration) that some GPU has, as selectors, with the method that its speedups are over."""
-    for chosen in {row_key(row)[1:]: row for result in results.values() for row in result["rows"]}:
+    for chosen in {(row["pass"], *configuration(row)): row for result in results.values() for row in result["rows"]}:
         wanted = dict(zip(("pass", *CONFIGURATION), chosen))
         yield wanted, result_tables.OVER[wanted["pass"]][0][0]
 
@@ -134,16 +134,16 @@ def measure(options, figures):
             print(f"no PyTorch rows: {torch.missing}")
         chosen = chosen_problems(options, served_dtypes(figures))
         for n, problem in enumerate(chosen, 1):
-            have = {(row["method"], row["pass"]): row for row in result["rows"] if configuration(row) == configuration(problem)}
+            have = {(row["method"], row["pass"], row["product"]) for row in result["rows"] if configuration(row) == configuration(problem)}
             name = f"[{n}/{len(chosen)}] {configuration_text(problem)}"
-            if options.resume and measure_rows.expected_keys(problem, bool(torch.versions)) <= set(have):
+            if options.resume and measure_rows.expected_keys(problem, bool(torch.versions)) <= have:
                 print(f"{name}: kept", flush=True)
                 continue
             rows, seconds = measure_rows.measure_problem(options.folder, problem, torch)
             result["rows"] = [row for row in result["rows"] if configuration(row) != configuration(problem)] + rows
             save(result, path)
             ran = [row for row in rows if row["not_run"] is None]
-            print(f"{name}: {seconds:.1f} s, {len(ran)} of {len(rows)} rows" + "".join(f"\n    {row['method']} {row['pass']}: {row['not_run']}" for row in rows if row["not_run"]), flush=True)
+            print(f"{name}: {seconds:.1f} s, {len(ran)} of {len(rows)} rows" + "".join(f"\n    {name_of(row)} {row['pass']}: {row['not_run']}" for row in rows if row["not_run"]), flush=True)
         for problem in chosen_sweeps(options, served_dtypes(figures)):
             name = f"tiles of step04, {configuration_text(problem)}"
             others = [sweep for sweep in result["sweeps"] if configuration(sweep) != configuration(problem)]
@@ -187,16 +187,17 @@ def run_executor(options, no_gpu):
     for problem in [{"dtype": dtype, **EXECUTOR_PROBLEM, "head_dim": head_dim, "causal": causal} for dtype in options.dtype or measure_rows.DTYPES
                     for head_dim in options.head_dim or (64,) for causal in ((False, True) if options.causal is None else (options.causal,))]:
         rows = []
-        for program in measure_rows.PROGRAMS[:-1]:  # the yardstick is a GPU's alone
-            rows += measure_rows.program_rows(options.folder, program, problem, ["--device", "cpu"])
+        for program, product in measure_rows.programs_of(problem):
+            if program != "yardstick":  # which is a GPU's alone
+                rows += measure_rows.program_rows(options.folder, program, product, problem, ["--device", "cpu"])
         lines = [["method", "exact", "of allowance", "relative L2", "HBM expected", "requested", "extra memory", "kernels"]]
         for row in rows:
             if row["not_run"] is not None:
                 right = right and row["verified"] is not False
                 lines.append([result_tables.label(row), ("FAIL: " if row["verified"] is False else "n/a: ") + row["not_run"]])
                 continue
-            requested, share = row["requested_expected_bytes"], row["error"]["worst_share"]
-            lines.append([result_tables.label(row), "PASS", "n/a" if share is None else f"{share:.2f}", result_tables.error(row), result_tables.size(row["hbm_expected_bytes"], row["hbm_at_least"]),
+            requested = row["requested_expected_bytes"]
+            lines.append([result_tables.label(row), "PASS", result_tables.share(row), result_tables.error(row), result_tables.size(row["hbm_expected_bytes"], row["hbm_at_least"]),
                           result_tables.size(requested["load"] + requested["store"]), f"{result_tables.size(row['extra_bytes'])} ({row['grows']})", str(row["kernel_count"])])
         print(f"\n{configuration_text(problem)}")
         print("\n".join(result_tables.text(lines)), flush=True)

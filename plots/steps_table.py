@@ -62,7 +62,7 @@ def main():
             runs.append(json.loads(done.stdout))
     if runs:
         problem, emulated = runs[-1]["problem"], runs[-1]["device"] == "cpu"
-        print(f"{runs[-1]['device_name']}: {runs[-1]['dtype']}, batch {problem['batch']}, heads {problem['heads']}, N {problem['seqlen_q']}"
+        print(f"{runs[-1]['device_name']}: {runs[-1]['dtype']}{' on tensor cores' if (runs[-1]['dtype'], runs[-1]['product']) == ('fp32', 'tensor-cores') else ''}, batch {problem['batch']}, heads {problem['heads']}, N {problem['seqlen_q']}"
               f"{'' if problem['seqlen_q'] == problem['seqlen_k'] else ' x ' + str(problem['seqlen_k'])}, d {problem['head_dim']}{', causal' if problem['causal'] else ''}")
         table = [["step", "method", "exact", "of allowance", "requested", "HBM expected", "extra memory", "emulated (no GPU time)" if emulated else "time"]]
         for run in runs:

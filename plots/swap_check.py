@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The swap check: a small trained GPT (plots/swap/) whose attention is replaced by step04's and its backward by step05's.
 
-    python3 plots/swap_check.py [--device auto|gpu|cpu] [--library build/libattention_steps.so]
+    python3 plots/swap_check.py [--device auto|gpu|cpu] [--product cuda-cores|tensor-cores] [--library build/libattention_steps.so]
 
 The same weights and test text go through the model three times: in float64 (the truth), in fp32 with eager attention (three lines),
 and in fp32 with the steps. It passes when, measured against float64,
@@ -32,15 +32,15 @@ class Unavailable(Exception):
 class StepsAttention:
     """model.py's attention by the steps."""
 
-    def __init__(self, steps):
-        self.steps = steps
+    def __init__(self, steps, product):
+        self.steps, self.product = steps, product
 
     def forward(self, q, k, v):
-        o, lse = self.steps.forward(FORWARD, q, k, v, causal=True, nan=True)
+        o, lse = self.steps.forward(FORWARD, q, k, v, causal=True, product=self.product, nan=True)
         return o, (q, k, v, o, lse)
 
     def backward(self, saved, d_o):
-        return self.steps.backward(BACKWARD, *saved, d_o, method=METHOD, causal=True, nan=True)
+        return self.steps.backward(BACKWARD, *saved, d_o, method=METHOD, causal=True, product=self.product, nan=True)
 
 
 class NumpyModel:
@@ -55,9 +55,9 @@ class NumpyModel:
         import model
         return model.run(*self.data, model.EagerAttention)
 
-    def swapped(self, steps):
+    def swapped(self, steps, product):
         import model
-        return model.run(*self.data, StepsAttention(steps))
+        return model.run(*self.data, StepsAttention(steps, product))
 
 
 class TorchModel:
@@ -83,9 +83,9 @@ class TorchModel:
         from model_torch import eager_attention
         return self.run(eager_attention)
 
-    def swapped(self, steps):
+    def swapped(self, steps, product):
         import torch
-        by_steps = StepsAttention(steps)
+        by_steps = StepsAttention(steps, product)
 
         class Attention(torch.autograd.Function):
             @staticmethod
@@ -113,7 +113,7 @@ def differences(result, truth):
             "gradients": largest(list(by_name.values())), "gradients L2": (squares / sum(float(np.sum(g ** 2)) for g in true_gradients.values())) ** 0.5}
 
 
-def report(model, truth, eager, swapped):
+def report(model, truth, eager, swapped, product="cuda-cores"):
     """Prints the comparison; returns whether it passed."""
     import numpy as np
     true_logits, true_loss, true_gradients = truth
@@ -125,7 +125,7 @@ def report(model, truth, eager, swapped):
         ("test loss difference, relative", e["loss difference"], s["loss difference"], SIX_DIGITS),
         ("gradients, relative L2", e["gradients L2"], s["gradients L2"], TIMES_EAGER * e["gradients L2"]),
         ("  largest, of the largest", e["gradients"] / largest_gradient, s["gradients"] / largest_gradient, None)]
-    print(f"fp32 model: {model.name}; attention by {FORWARD}, its backward by {BACKWARD} ({METHOD})")
+    print(f"fp32 model: {model.name}; attention by {FORWARD}, its backward by {BACKWARD} ({METHOD}), on {product.replace('-', ' ')}")
     print(f"test set {true_logits.shape[0]} x {true_logits.shape[1]} characters; test loss {true_loss:.9f} in float64, {e['loss']:.9f} eager, {s['loss']:.9f} ours (nats per character)")
     print(f"{'against float64':32} {'eager':>9} {'ours':>9} {'allowed':>9}")
     passed = True
@@ -160,12 +160,13 @@ def check(options):
     fp32 = NumpyModel(*data) if options.numpy else choose_model(options.device, *data)
     truth = model.run({name: w.astype(np.float64) for name, w in weights.items()}, config, inputs, targets, model.EagerAttention)
     print(f"library: {steps.path} ({steps.build})")
-    return report(fp32, truth, fp32.eager(), fp32.swapped(steps))
+    return report(fp32, truth, fp32.eager(), fp32.swapped(steps, options.product), options.product)
 
 
 def main():
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
+    parser.add_argument("--product", choices=("cuda-cores", "tensor-cores"), default="cuda-cores", help="where the steps' fp32 tile products are computed (cuda-cores)")
     parser.add_argument("--library", help="libattention_steps.so (the newest in build*/)")
     parser.add_argument("--numpy", action="store_true", help="the NumPy model on the CPU, although PyTorch is installed")
     parser.add_argument("--expect-rejected", action="store_true", help="for a library with a mistake in it: exit 0 when the check fails, 1 when it passes")

@@ -39,6 +39,8 @@ Call make_call(const char* step_id, const std::string& method_name, const Attent
   if (!step_id || !asked) throw BadArguments("a null pointer where a step's name and a problem are needed");
   if (asked->device != kAttentionOnCpu && asked->device != kAttentionOnGpu) throw BadArguments(fmt::format("device {}: 0 is the CPU executor, 1 the GPU", asked->device));
   if (asked->dtype < kAttentionFp32 || asked->dtype > kAttentionBf16) throw BadArguments(fmt::format("dtype {}: 0 is fp32, 1 fp16, 2 bf16", asked->dtype));
+  if (asked->product < kAttentionUsualProduct || asked->product > kAttentionTensorCores)
+    throw BadArguments(fmt::format("product {}: 0 is the type's usual one, 1 the CUDA cores', 2 the tensor cores'", asked->product));
   if (std::min({asked->batch, asked->heads, asked->seqlen_q, asked->seqlen_k, asked->head_dim}) < 1) throw BadArguments("sizes must be positive");
   if (!std::isfinite(asked->softmax_scale) || asked->softmax_scale <= 0) throw BadArguments("softmax_scale must be a finite number above 0");
   if (asked->tile_br < 0 || asked->tile_bc < 0 || (asked->tile_br == 0) != (asked->tile_bc == 0))
@@ -61,6 +63,7 @@ Call make_call(const char* step_id, const std::string& method_name, const Attent
   options.head_dim = asked->head_dim;
   options.causal = asked->causal != 0;
   options.dtype = static_cast<Dtype>(asked->dtype);
+  if (asked->product != kAttentionUsualProduct) options.tensor_cores = asked->product == kAttentionTensorCores;
   options.softmax_scale = asked->softmax_scale;
   if (asked->tile_br > 0) options.tile = TileShape{asked->tile_br, asked->tile_bc};
   Call call{&*method, make_problem(options, *step, device_of(kind))};

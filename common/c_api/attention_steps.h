@@ -18,6 +18,10 @@ extern "C" {
 
 enum { kAttentionOnCpu = 0, kAttentionOnGpu = 1 };                    /* AttentionProblem::device */
 enum { kAttentionFp32 = 0, kAttentionFp16 = 1, kAttentionBf16 = 2 };  /* AttentionProblem::dtype */
+/* AttentionProblem::product, --product of the command line: fp32 alone has the choice, and takes the CUDA cores unless told. On
+   tensor cores no call looks for numbers that cannot be split (docs/exact-tensor-cores.md, "What it cannot hold"): that is the
+   caller's, as every check is. */
+enum { kAttentionUsualProduct = 0, kAttentionCudaCores = 1, kAttentionTensorCores = 2 };
 
 /* O = softmax(softmax_scale Q K^T) V. Causal is bottom-right: query i sees the keys j <= i + seqlen_k - seqlen_q. */
 typedef struct {
@@ -26,6 +30,7 @@ typedef struct {
   int32_t causal;
   float softmax_scale;
   int32_t tile_br, tile_bc; /* 0x0: the first tile of the step that fits the device */
+  int32_t product;
 } AttentionProblem;
 
 /* q, o, d_o, dq [batch, heads, seqlen_q, head_dim]; k, v, dk, dv [batch, heads, seqlen_k, head_dim], all of the problem's dtype;

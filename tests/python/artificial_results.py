@@ -4,7 +4,8 @@
 DEVICE = {"schema": "attention-device-1", "gpu": {"name": "Artificial GPU", "hbm_bytes": 150e9},
           "bytes_per_second": {"hbm_read": 4.7e12, "hbm_copy": 4.2e12, "hbm_peak": 4.8e12},
           "flops_per_second": {"ffma_fp32": 64e12, "mma_fp16": 635e12, "mma_bf16": 634e12},
-          "tile_products": [{"dtype": dtype, "head_dim": head_dim, "flops_per_second": rate} for dtype, rate in (("fp32", 48e12), ("fp16", 572e12), ("bf16", 573e12)) for head_dim in (64, 128)]}
+          "tile_products": [{"dtype": dtype, "head_dim": head_dim, "flops_per_second": rate} for dtype, rate in (("fp32", 48e12), ("fp16", 572e12), ("bf16", 573e12)) for head_dim in (64, 128)],
+          "split_tile_products": [{"dtype": "fp32", "head_dim": head_dim, "flops_per_second": 150e12} for head_dim in (64, 128)]}
 TITLES = {"step01": "naive three kernels", "step02": "fused row softmax", "step03": "tiled SRAM", "step04": "online softmax", "step05": "recompute backward"}
 # method: (kernels with their executed FLOPs in N²d, and their tensors in HBM as multiples of themselves, share of the tile product's rate)
 FORWARD = {
@@ -21,6 +22,7 @@ BACKWARD = {
     "step05 recompute backward": ([("delta", 0, {"dO": 1, "O": 1, "delta": 1}), ("dK dV", 8, {"Q": 1, "K": 1, "V": 1, "dO": 1, "LSE": 1, "delta": 1, "dK": 1, "dV": 1}),
                                    ("dQ", 6, {"Q": 1, "K": 1, "V": 1, "dO": 1, "LSE": 1, "delta": 1, "dQ": 1})], 0.5),
 }
+ON_TENSOR_CORES = ("step04", "step05 standard backward", "step05 recompute backward")  # in fp32, beside CUDA cores
 PYTORCH = {"eager": 8, "SDPA efficient": 2, "SDPA flash": 1.6, "SDPA cuDNN": 1.1}  # times as long as its useful FLOPs at the tile product's rate
 
 
@@ -31,16 +33,18 @@ def size_of(tensor, row):
     return elements * (4 if tensor in ("LSE", "delta") else row["seqlen"] * width if tensor in ("S", "P", "dS", "dP") else row["head_dim"] * width)
 
 
-def row_of(method, which, dtype, batch, heads, seqlen, head_dim, causal, measured=True):
-    row = {"method": method, "title": TITLES.get(method.split()[0], ""), "ours": method in FORWARD or method in BACKWARD, "pass": which, "dtype": dtype, "batch": batch, "heads": heads,
+def row_of(method, which, dtype, batch, heads, seqlen, head_dim, causal, measured=True, product="cuda-cores"):
+    row = {"method": method, "title": TITLES.get(method.split()[0], ""), "ours": method in FORWARD or method in BACKWARD, "pass": which, "product": None, "dtype": dtype, "batch": batch, "heads": heads,
            "seqlen": seqlen, "head_dim": head_dim, "causal": causal, "tile": None, "not_run": None, "emulated": False, "verified": None, "verdict": None, "predicted_ms": None, "tflops": None,
            "flops": None, "hbm_expected_bytes": None, "hbm_at_least": False, "hbm_measured_bytes": None, "hbm_measured_bytes_reason": "no permission", "requested_expected_bytes": None,
            "requested_measured_bytes": None, "l2_to_sm_measured_bytes": None, "spill_bytes": None, "by_tensor": None, "extra_bytes": None, "grows": None,
            "error": {"relative_l2": 1e-7, "max_abs": 1e-6, "worst_share": None}, "kernels": None, "kernel_count": None}
     pairs = batch * heads * seqlen * seqlen * head_dim // (2 if causal else 1)
     useful = 4 * pairs * (2.5 if which == "backward" else 1)
-    rate = next(rate["flops_per_second"] for rate in DEVICE["tile_products"] if (rate["dtype"], rate["head_dim"]) == (dtype, head_dim))
+    products = DEVICE["split_tile_products" if product == "tensor-cores" else "tile_products"]
+    rate = next(rate["flops_per_second"] for rate in products if (rate["dtype"], rate["head_dim"]) == (dtype, head_dim))
     if row["ours"]:
+        row["product"] = product if dtype == "fp32" else None
         kernels, share = (FORWARD if which == "forward" else BACKWARD)[method]
         row.update(verified=True, verdict="PASS", hbm_at_least=method == "step01", by_tensor={}, kernels=[])
         for name, products, tensors in kernels:
@@ -89,10 +93,12 @@ def results(measured=True):
             for causal in (False, True):
                 for which, ours in (("forward", FORWARD), ("backward", BACKWARD)):
                     rows += [row_of(method, which, dtype, 4, 2048 // head_dim, 4096, head_dim, causal, measured) for method in [*ours, *pytorch]]
+                    if dtype == "fp32":
+                        rows += [row_of(method, which, dtype, 4, 2048 // head_dim, 4096, head_dim, causal, measured, "tensor-cores") for method in ours if method in ON_TENSOR_CORES]
     for n in range(10, 18):
         for method in ("step02", "step04", "eager", "SDPA flash"):
             row = row_of(method, "forward", "fp16", 1, 16, 2 ** n, 64, False, measured)
             quadratic = 2 * size_of("S", row)
             rows.append(not_run(row, f"S and P need {quadratic} bytes, 149000000000 are free") if method in ("step02", "eager") and quadratic > 149e9 else row)
-    return {"schema": "attention-results-1", "gpu": "Artificial GPU", "date": "2000-01-01", "commit": "none", "versions": {}, "device": DEVICE, "rows": rows,
+    return {"schema": "attention-results-2", "gpu": "Artificial GPU", "date": "2000-01-01", "commit": "none", "versions": {}, "device": DEVICE, "rows": rows,
             "sweeps": [sweep_of(dtype, head_dim) for dtype in ("fp32", "fp16") for head_dim in (64, 128)]}

@@ -19,7 +19,7 @@ def device():
 
 
 def method(name, backward, options, wrong):
-    ms = MS[name] * options.seqlen / 4096
+    ms = MS[name] * options.seqlen / 4096 / (2 if options.product == "tensor-cores" else 1)
     reason = {"hbm_measured_reason": "counters are off"} if options.traffic == "off" else {}
     return {"name": name, "backward": backward, "ran": True,
             "exactness": [{"output": output, "pass": not wrong, "worst": 0.5, "relative_l2": error, "max_abs": 2 * error, "reason": "worst at 1,2,3" if wrong else ""}
@@ -35,7 +35,7 @@ def method(name, backward, options, wrong):
 
 def main():
     parser = argparse.ArgumentParser()
-    for flag in ("--json", "--dtype", "--device", "--check", "--traffic"):
+    for flag in ("--json", "--dtype", "--product", "--device", "--check", "--traffic"):
         parser.add_argument(flag)
     for flag in ("--batch", "--heads", "--seqlen", "--head-dim"):
         parser.add_argument(flag, type=int)

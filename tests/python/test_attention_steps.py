@@ -50,6 +50,23 @@ class OnTheExecutor(unittest.TestCase):
                     for name, gradient in zip(("dq", "dk", "dv"), gradients):
                         self.assertTrue(close(gradient, t[name], case), name)
 
+    def test_products(self):
+        for case in ("ragged_causal", "ragged_d40"):
+            t, causal = self.read(case)
+            run = lambda product: self.steps.forward("step04", t["q"], t["k"], t["v"], causal=causal, product=product, nan=True)
+            (o, lse), (usual, _), (told, _) = run("tensor-cores"), run(None), run("cuda-cores")
+            self.assertTrue(close(o, t["o"], case) and close(lse, t["lse"], case))
+            self.assertTrue(np.array_equal(usual, told), "fp32 takes the CUDA cores unless told")
+            self.assertFalse(np.array_equal(usual, o), "another product rounds differently")
+            for method in ("standard backward", "recompute backward"):
+                run = lambda product: self.steps.backward("step05", t["q"], t["k"], t["v"], o, lse, t["do"], method=method, causal=causal, product=product, nan=True)
+                found, told = run("tensor-cores"), run("cuda-cores")
+                for name, gradient in zip(("dq", "dk", "dv"), found):
+                    self.assertTrue(close(gradient, t[name], case), (method, name))
+                self.assertFalse(all(map(np.array_equal, found, told)), method)
+        q = np.zeros((1, 2, 8, 16), np.float32)
+        self.assertEqual(self.steps.plan("step05", "recompute backward", q, q, product="tensor-cores").kernels, 3)
+
     def test_scale_and_tile(self):
         t, causal = self.read("ragged_causal")
         o, _ = self.steps.forward("step04", t["q"], t["k"], t["v"], causal=causal, tile=(64, 32), nan=True)
@@ -76,6 +93,8 @@ class OnTheExecutor(unittest.TestCase):
                 (2, "tile 64x0", lambda: self.steps.forward("step04", q, q, q, tile=(64, 0))),
                 (2, "sizes must be positive", lambda: self.steps.plan("step04", "forward", q[:, :, :0], q)),
                 (3, "compiled in:", lambda: self.steps.forward("step04", q, q, q, tile=(7, 7))),
+                (3, "no fp32 on tensor cores for head_dim 200; it runs with --product cuda-cores", lambda: self.steps.forward("step04", *[wide[..., :200].copy()] * 3, product="tensor-cores")),
+                (3, "--product cuda-cores is for fp32", lambda: self.steps.forward("step04", *[q.astype(np.float16)] * 3, product="cuda-cores")),
                 (3, "not 300", lambda: self.steps.forward("step04", wide, wide, wide))):
             with self.subTest(text=text):
                 with self.assertRaises(StepError) as caught:
@@ -95,6 +114,7 @@ class OnTheExecutor(unittest.TestCase):
         q = np.zeros((1, 2, 8, 16), np.float32)
         for text, call in (("differ", lambda: self.steps.forward("step04", q, q[:, :1], q)), ("v must be", lambda: self.steps.forward("step04", q, q, q[:, :, :4])),
                            ("contiguous", lambda: self.steps.forward("step04", q, np.asfortranarray(q + 1), q)), ("float64", lambda: self.steps.forward("step04", *[q.astype(float)] * 3)),
+                           ("product 'vector-cores'", lambda: self.steps.forward("step04", q, q, q, product="vector-cores")),
                            ("must be \\[batch", lambda: self.steps.forward("step04", q[0], q[0], q[0]))):
             with self.subTest(text=text), self.assertRaisesRegex(ValueError, text):
                 call()

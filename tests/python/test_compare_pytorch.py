@@ -6,8 +6,10 @@ import contextlib
 import io
 import json
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import types
 import unittest
 
@@ -18,6 +20,7 @@ import torch_measure
 from attention_steps import Steps
 
 DATA = REPOSITORY / "tests" / "data"
+STEPS = pathlib.Path(os.environ.get("ATTN_STEP_FOLDER", REPOSITORY / "build"))
 
 
 def options(*flags):
@@ -46,8 +49,11 @@ class Compare(unittest.TestCase):
         truth = torch_measure.reference(*tensors, causal=True)
         steps = Steps.load(LIBRARY)
         methods = [m for m in compare_pytorch.torch_methods(77, True, "cpu") if m.name in ("eager", "SDPA math", "SDPA, its choice")]
-        methods += [compare_pytorch.StepForward(steps, step, True) for step in compare_pytorch.FORWARD_STEPS]
-        methods += [compare_pytorch.StepBackward(steps, *names, True) for names in compare_pytorch.BACKWARD_METHODS]
+        methods += compare_pytorch.step_methods(steps, "fp32", True)
+        self.assertEqual([m.name for m in methods[3:]], ["step02", "step03", "step04", "step05 standard", "step05 recompute", "step04 on tensor cores", "step05 standard on tensor cores", "step05 recompute on tensor cores"])
+        o_of_step04 = [m.forward(*tensors[:3]) for m in methods if m.name.startswith("step04")]
+        self.assertFalse(torch.equal(*o_of_step04), "two products round differently")
+        self.assertFalse([m.name for m in compare_pytorch.step_methods(steps, "fp16", True) if "tensor" in m.name])
         for method in methods:
             with self.subTest(method=method.name):
                 outputs = {}
@@ -55,12 +61,45 @@ class Compare(unittest.TestCase):
                     outputs["o"] = method.forward(*tensors[:3])
                 if "backward" in method.passes:
                     outputs |= zip(("dq", "dk", "dv"), method.begin_backward(*tensors)())
-                self.assertLess(torch_measure.worst_error(torch_measure.errors(outputs, truth), "relative_l2"), 2e-6)
+                found = torch_measure.errors(outputs, truth)
+                self.assertLess(torch_measure.worst_error(found, "relative_l2"), 2e-6)
+                self.assertLess(torch_measure.worst_error(found, "worst_share"), 1)
+
+    def test_allowances_are_those_of_the_steps(self):
+        """The share of the allowance, computed here and by step05 of the same tensors: two programs, one definition."""
+        program = STEPS / "step05"
+        if not program.is_file():
+            self.skipTest(f"no steps in {STEPS}")
+        for flags in (("--causal",), (), ("--causal", "large")):
+            o = options("--dtype", "fp32", "--batch", "1", "--heads", "2", "--seqlen", "77", "--head-dim", "40", *flags[:1])
+            q, k, v, d_o = compare_pytorch.make_tensors(o, "cpu")
+            q = q * 40 if "large" in flags else q  # weights above 1 of all three kinds
+            with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
+                for name, x in (("q", q), ("k", k), ("v", v), ("do", d_o)):
+                    np.save(pathlib.Path(folder) / f"{name}.npy", x.numpy())
+                done = subprocess.run([program, "--device", "cpu", "--load", folder, "--save", folder, "--thread-order", "0", "--json", "-", "--check", "full", *flags[:1]], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                methods = json.loads(done.stdout)["methods"]
+                told = {check["output"]: check["worst"] for method in (methods[0], methods[-1]) for check in method["exactness"]}
+                outputs = {name: torch.from_numpy(np.load(pathlib.Path(folder) / f"{name}.npy")) for name in ("o", "dq", "dk", "dv")}
+                for chunk in (10_000, 1 << 30):
+                    found = torch_measure.errors(outputs, torch_measure.reference(q, k, v, d_o, o.causal, chunk))
+                    for name, error in found.items():
+                        self.assertAlmostEqual(error["worst_share"], told[name], delta=1e-5 * told[name], msg=name)
 
     def test_what_is_not_finite_is_no_error_figure(self):
-        found = torch_measure.errors({"o": torch.tensor([1.0, float("nan")])}, {"o": torch.ones(2, dtype=torch.float64)})
+        shape, truth = (1, 1, 2, 1), {"o": torch.ones(1, 1, 2, 1, dtype=torch.float64)}
+        found = torch_measure.errors({"o": torch.tensor([1.0, float("nan")]).reshape(shape)}, truth)
         self.assertEqual(found, {"o": {"relative_l2": None, "max_abs": None}})
         self.assertEqual(torch_measure.worst_error(found, "max_abs"), float("inf"))
+        for values, allowance, share in (((1.0, float("nan")), (1, 1), None), ((1.0, 1.0), (1, 0), 0), ((1.0, 2.0), (1, 0), None), ((1.0, 1.5), (1, 1e6), 0.5)):
+            truth["allowance of o"] = torch.tensor(allowance, dtype=torch.float64).reshape(shape)
+            self.assertEqual(torch_measure.errors({"o": torch.tensor(values).reshape(shape)}, truth)["o"]["worst_share"], share, values)
+        self.assertEqual([torch_measure.tolerance(n) for n in (1, 4096, 16384)], [1e-6, 1e-6, 2e-6])
+
+    def test_no_allowance_in_16_bits(self):
+        tensors = compare_pytorch.make_tensors(options("--dtype", "fp16", "--batch", "1", "--heads", "1", "--seqlen", "8", "--head-dim", "8"), "cpu")
+        self.assertEqual(set(torch_measure.reference(*tensors, causal=False)), {"o", "dq", "dk", "dv"})
 
     def test_judgement(self):
         def row(method, ours, error):
@@ -78,8 +117,11 @@ class Compare(unittest.TestCase):
         ran = {"method": "eager", "ours": False, "not_run": None, "errors": {"o": {"relative_l2": 1e-7, "max_abs": None}}, "extra_bytes": 1 << 20,
                "time": {"median_ms": 2.0, "p10_ms": 1.9, "p90_ms": 2.1, "runs": 20, "late_runs": 0}, "tflops": 12.34, "kernels": [{"name": "void a::gemm<float>(int)", "us": 3}, {"name": "b", "us": 1}]}
         lines = list(compare_pytorch.table([ran, {"method": "SDPA flash", "ours": False, "not_run": "dtype float"}]))
-        self.assertRegex(lines[1], r"eager +2\.000 +1\.900 +2\.100 +12\.3 +1\.00 +1\.0 +1\.0e-07 +not finite +2 +gemm")
+        self.assertRegex(lines[1], r"eager +2\.000 +1\.900 +2\.100 +12\.3 +1\.00 +1\.0 +1\.0e-07 +not finite +n/a +2 +gemm")
         self.assertRegex(lines[2], r"SDPA flash +n/a: dtype float")
+        for share, text in ((0.256, r"0\.26"), (None, "not finite")):
+            ran["errors"]["o"]["worst_share"] = share
+            self.assertRegex(list(compare_pytorch.table([ran]))[1], rf"not finite +{text} +2 +gemm")
 
     def test_names_of_kernels(self):
         for kernel, name in (("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Traits<64>, false>(pytorch_flash::Flash_fwd_params)", "flash_fwd_kernel"),

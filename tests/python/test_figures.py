@@ -128,6 +128,18 @@ class Speedup(unittest.TestCase):
             row["seqlen"] = 2048
         self.assertIn("with N 4096 (there are N 2048)", figure_speedup.picture(result, "forward", False))
 
+    def test_both_products(self):
+        result = fresh()
+        wanted = {"dtype": "fp32", "pass": "forward", "set": "sizes", "head_dim": 64, "causal": False, "seqlen": 4096}
+        for (method, product), ms in {("eager", None): 30.0, ("step02", "cuda-cores"): 20.0, ("step04", "cuda-cores"): 15.0, ("step04", "tensor-cores"): 5.0}.items():
+            find(result, method, **wanted, product=product)["time"]["median_ms"] = ms
+        ax = axes_with(figure_speedup.picture(result, "forward", False), "fp32, d 64")
+        labels = [label.get_text() for label in ax.get_yticklabels()]
+        self.assertEqual(labels[3:6], ["step04  online softmax", "step04 on tensor cores", "step05 forward"])
+        self.assertEqual([texts_at(ax, y) for y in (3, 4)], [["2.00x", "15.0", "1.33x"], ["6.00x", "5.00", "4.00x"]])
+        backward = [label.get_text() for label in axes_with(figure_speedup.picture(result, "backward", False), "fp32, d 64").get_yticklabels()]
+        self.assertEqual(backward[:4], ["step05 standard backward", "step05 recompute backward", "step05 standard on tensor cores", "step05 recompute on tensor cores"])
+
 
 class Bytes(unittest.TestCase):
     def test_numbers(self):
@@ -229,7 +241,22 @@ class Roofline(unittest.TestCase):
     def test_the_roof_is_step00s(self):
         found = texts(figure_roofline.picture(RESULTS, "fp16"))
         self.assertTrue({"HBM: 4.20 TB/s", "tensor cores: 635 TFLOP/s", "our tile product: 572 TFLOP/s"} <= set(found))
-        self.assertTrue({"CUDA cores: 64.0 TFLOP/s", "our tile product: 48.0 TFLOP/s"} <= set(texts(figure_roofline.picture(RESULTS, "fp32"))))
+        self.assertTrue({"CUDA cores: 64.0 TFLOP/s", "our tile product: 48.0 TFLOP/s"} <= set(texts(figure_roofline.picture(RESULTS, "fp32", "cuda-cores"))))
+
+    def test_fp32_on_tensor_cores_has_a_picture_of_its_own(self):
+        found = texts(figure_roofline.picture(RESULTS, "fp32", "tensor-cores"))
+        self.assertTrue({"fp32 on tensor cores, d 64", "tensor cores, three products for one: 212 TFLOP/s", "our tile product: 150 TFLOP/s", "step04", "step05 recompute"} <= set(found))
+        self.assertFalse({"step02", "yardstick"} & set(found))
+        # of the picture's rows alone: on CUDA cores step04 reaches 0.6 of the product's 48 TFLOP/s, on tensor cores 0.6 of 150
+        rates = {product: max(line.get_ydata()[0] for line in axes_with(figure_roofline.picture(RESULTS, "fp32", product), title).lines if line.get_marker() == "o")
+                 for product, title in (("cuda-cores", "fp32, d 64"), ("tensor-cores", "fp32 on tensor cores, d 64"))}
+        self.assertTrue(27 < rates["cuda-cores"] < 48 < 80 < rates["tensor-cores"] < 90, rates)
+        drawn = figure_roofline.draw(without(fresh(), product="tensor-cores"))
+        self.assertEqual(list(drawn), ["roofline-fp32", "roofline-fp32-tensor-cores", "roofline-fp16", "roofline-bf16"])
+        self.assertIn("no fp32 on tensor cores row", drawn["roofline-fp32-tensor-cores"])
+        result = fresh()
+        del result["device"]["split_tile_products"]  # an older step00
+        self.assertNotIn("our tile product", "\n".join(texts(figure_roofline.picture(result, "fp32", "tensor-cores"))))
 
     def test_places(self):
         # 4 N²d FLOPs for 128 heads over 4X + L = 270,532,608 bytes; measured 1.02 times as many
@@ -266,7 +293,7 @@ class Roofline(unittest.TestCase):
     def test_without_step00(self):
         result = fresh()
         result.update(device=None, device_reason="step00 was not built")
-        self.assertIn("step00 was not built", figure_roofline.picture(result, "fp32"))
+        self.assertIn("step00 was not built", figure_roofline.picture(result, "fp32", "cuda-cores"))
 
     def test_without_tensor_core_rate(self):
         result = fresh()
@@ -353,7 +380,7 @@ class Readable(unittest.TestCase):
     def test_not_measured(self):
         result = loaded(artificial_results.results(measured=False))
         self.check("bytes", figure_bytes.picture(result, "forward", 64))
-        self.check("roofline", figure_roofline.picture(result, "fp32"))
+        self.check("roofline", figure_roofline.picture(result, "fp32", "cuda-cores"))
 
     def test_one_small_panel_and_long_reasons(self):
         result = fresh()
@@ -367,7 +394,7 @@ class Readable(unittest.TestCase):
         for module in FIGURES:
             for name, figure in module.draw(result).items():
                 if isinstance(figure, str):
-                    self.assertIn(name, ("roofline-fp32", "roofline-bf16"), figure)
+                    self.assertIn(name, ("roofline-fp32", "roofline-fp32-tensor-cores", "roofline-bf16"), figure)
                 else:
                     self.check(name, figure)
 
@@ -417,7 +444,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         first = self.files()
         names = [f"speedup-{which}{causal}" for which in ("forward", "backward") for causal in ("", "-causal")]
-        names += ["bytes-forward-d64", "bytes-backward-d64", "scaling", "roofline-fp32", "roofline-fp16", "roofline-bf16", "tiles"]
+        names += ["bytes-forward-d64", "bytes-backward-d64", "scaling", "roofline-fp32", "roofline-fp32-tensor-cores", "roofline-fp16", "roofline-bf16", "tiles"]
         self.assertEqual(set(first), {f"artificial-gpu-{name}.{kind}" for name in names for kind in ("svg", "png")})
         for name, content in first.items():
             self.assertTrue(content.startswith(b"\x89PNG") if name.endswith("png") else xml.etree.ElementTree.fromstring(content) is not None, name)

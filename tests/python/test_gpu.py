@@ -41,16 +41,18 @@ class OnTheGpu(unittest.TestCase):
                 o = compare_pytorch.parse(["--dtype", dtype, "--batch", "2", "--heads", "3", "--seqlen", str(seqlen), "--head-dim", str(head_dim)])[1]
                 q, k, v, d_o = compare_pytorch.make_tensors(o)
                 truth = torch_measure.reference(q, k, v, d_o, causal)
-                for step in ("step01", "step02", "step03", "step04", "step05"):
-                    with self.subTest(dtype=dtype, seqlen=seqlen, head_dim=head_dim, step=step):
-                        found = torch_measure.errors({"o": self.steps.forward(step, q, k, v, causal=causal, nan=True)[0]}, truth)
-                        self.assertLess(torch_measure.worst_error(found, "relative_l2"), BOUND[dtype])
-                for method in ("standard backward", "recompute backward"):
-                    with self.subTest(dtype=dtype, seqlen=seqlen, head_dim=head_dim, method=method):
-                        out, lse = self.steps.forward("step04", q, k, v, causal=causal)
-                        gradients = self.steps.backward("step05", q, k, v, out, lse, d_o, method=method, causal=causal, nan=True)
-                        found = torch_measure.errors(dict(zip(("dq", "dk", "dv"), gradients)), truth)
-                        self.assertLess(torch_measure.worst_error(found, "relative_l2"), BOUND[dtype])
+                for product in ("cuda-cores", "tensor-cores") if dtype == "fp32" else (None,):
+                    problem = {"causal": causal, "product": product}
+                    for step in ("step01", "step02", "step03", "step04", "step05"):
+                        with self.subTest(dtype=dtype, seqlen=seqlen, head_dim=head_dim, step=step, product=product):
+                            found = torch_measure.errors({"o": self.steps.forward(step, q, k, v, **problem, nan=True)[0]}, truth)
+                            self.assertLess(torch_measure.worst_error(found, "relative_l2"), BOUND[dtype])
+                    for method in ("standard backward", "recompute backward"):
+                        with self.subTest(dtype=dtype, seqlen=seqlen, head_dim=head_dim, method=method, product=product):
+                            out, lse = self.steps.forward("step04", q, k, v, **problem)
+                            gradients = self.steps.backward("step05", q, k, v, out, lse, d_o, method=method, **problem, nan=True)
+                            found = torch_measure.errors(dict(zip(("dq", "dk", "dv"), gradients)), truth)
+                            self.assertLess(torch_measure.worst_error(found, "relative_l2"), BOUND[dtype])
 
     def test_another_stream_is_refused(self):
         q = torch.zeros(1, 1, 8, 64, device="cuda")
@@ -71,12 +73,15 @@ class OnTheGpu(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 result = json.loads(path.read_text())
                 rows = {row["method"]: row for which in ("forward", "backward") for row in result[which] if row["ours"]}
-                self.assertEqual(set(rows), {"step02", "step03", "step04", "step05 standard", "step05 recompute"})
+                on_tensor_cores = {f"{name} on tensor cores" for name in ("step04", "step05 standard", "step05 recompute")} if dtype == "fp32" else set()
+                self.assertEqual(set(rows), {"step02", "step03", "step04", "step05 standard", "step05 recompute"} | on_tensor_cores)
                 for name, row in rows.items():
                     self.assertIsNone(row["not_run"], name)
                     self.assertGreater(row["time"]["median_ms"], 0)
                     if row["kernels"] is not None:  # none where the machine forbids profiling
-                        self.assertEqual(len(row["kernels"]), {"step02": 3, "step05 standard": 5, "step05 recompute": 3}.get(name, 1), name)
+                        self.assertEqual(len(row["kernels"]), {"step02": 3, "step05 standard": 5, "step05 recompute": 3}.get(name.removesuffix(" on tensor cores"), 1), name)
+                    if dtype == "fp32":
+                        self.assertLess(max(error["worst_share"] for error in row["errors"].values()), 1, name)
                 scores = 4 * 512 * 512 * (4 if dtype == "fp32" else 2)
                 rows_bytes = 4 * 512 * 4
                 self.assertEqual(rows["step02"]["extra_bytes"], 2 * scores + rows_bytes)

@@ -31,6 +31,7 @@ CONFIGURATION = {"dtype": "fp16", "batch": 4, "heads": 32, "seqlen": 4096, "head
 def made_up_row(method, ms, which="forward", not_run=None, **changes):
     """A row whose figures are plainly no measurement."""
     row = measure_rows.not_run_row(method, "title", not method.startswith(("eager", "SDPA")), which, {**CONFIGURATION, **{k: v for k, v in changes.items() if k in CONFIGURATION}}, not_run)
+    row["product"] = results.CUDA_CORES if row["ours"] and row["dtype"] == "fp32" else None
     if not_run is None:
         row |= {"verified": True if row["ours"] else None, "verdict": "PASS" if row["ours"] else None, "time": {"median_ms": ms, "p10_ms": ms, "p90_ms": ms, "runs": 3}, "tflops": 111.1,
                 "hbm_expected_bytes": 22_000_000, "hbm_at_least": False, "hbm_measured_bytes": 33_000_000, "extra_bytes": 44_000_000, "grows": "N", "by_tensor": {"S": 5_000_000, "P": 1_000_000},
@@ -39,7 +40,7 @@ def made_up_row(method, ms, which="forward", not_run=None, **changes):
 
 
 def made_up_file(*rows, gpu="NVIDIA Made Up 1", commit="abc123", **changes):
-    return {"schema": "attention-results-1", "gpu": gpu, "date": "2001-02-03", "commit": commit, "versions": {"driver": "1.1", "torch": "9.9", "cudnn": None, "cudnn_reason": "none"},
+    return {"schema": "attention-results-2", "gpu": gpu, "date": "2001-02-03", "commit": commit, "versions": {"driver": "1.1", "torch": "9.9", "cudnn": None, "cudnn_reason": "none"},
             "device": {"bytes_per_second": {"hbm_copy": 1.5e12}}, "rows": list(rows), "sweeps": [], **changes}
 
 
@@ -82,12 +83,24 @@ class Results(InFolder):
         row = made_up_row("step04", 5)
         other = made_up_row("step04", 5, seqlen=512)
         for files, text in (([made_up_file(row | {"emulated": True})], "emulated"), ([made_up_file(row | {"verified": False})], "not verified"), ([made_up_file(row | {"verified": None})], "not verified"),
-                            ([made_up_file(row, schema="attention-results-2")], "schema"), ([{}], "schema"), (["{"], "JSON"), ([made_up_file(), made_up_file(row, commit="def456"), made_up_file(row)], "commit"),
+                            ([made_up_file(row, schema="attention-results-1")], "schema"), ([{}], "schema"), (["{"], "JSON"), ([made_up_file(), made_up_file(row, commit="def456"), made_up_file(row)], "commit"),
                             ([made_up_file(row), made_up_file(row)], "in another file"), ([made_up_file({"method": "step04"})], "lacks"), ([made_up_file(row, rows=[row, row])], "twice"),
                             ([made_up_file(row), made_up_file(other, versions={"driver": "2.2"})], "driver 2.2")):
             with self.subTest(text=text), self.assertRaisesRegex(results.ResultsError, text):
                 self.load(*files)
         self.load(made_up_file(row, row | {"method": "step03", "not_run": "why", "verified": False}, made_up_row("eager", 9)))  # a row without figures, and PyTorch's
+
+    def test_products(self):
+        one, other = made_up_row("step04", 8, dtype="fp32"), made_up_row("step04", 2, dtype="fp32") | {"product": "tensor-cores"}
+        loaded = self.load(made_up_file(one, other, made_up_row("eager", 9, dtype="fp32")))
+        self.assertEqual([results.name_of(row) for row in results.rows(loaded)], ["step04", "step04 on tensor cores", "eager"])
+        self.assertEqual([row["time"]["median_ms"] for row in results.rows(loaded, product="tensor-cores")], [2, 9], "PyTorch's rows fit either")
+        self.assertEqual(results.beside(loaded, results.rows(loaded)[1], "step04")["product"], "cuda-cores")
+        for row in (one | {"product": None}, one | {"product": "vector-cores"}, made_up_row("step04", 8) | {"product": "tensor-cores"}, made_up_row("eager", 9, dtype="fp32") | {"product": "cuda-cores"}):
+            with self.subTest(row=results.name_of(row)), self.assertRaisesRegex(results.ResultsError, "product .* have cuda-cores or tensor-cores, others null"):
+                self.load(made_up_file(row))
+        with self.assertRaisesRegex(results.ResultsError, "step04 on tensor cores .*twice"):
+            self.load(made_up_file(one, other, other))
 
     def test_paths(self):
         row = made_up_row("step04", 8)
@@ -112,6 +125,25 @@ class Tables(InFolder):
         self.assertIn("| step03 title | n/a | n/a |", result_tables.markdown(lines))
         self.assertTrue(result_tables.markdown(lines).endswith(" |\n\nn/a:\n\n- step03 title: no room"))
         self.assertTrue(next(line for line in result_tables.text(lines) if line.startswith("step03")).endswith("n/a: no room"))
+
+    def test_fp32_on_both_products(self):
+        on_tensor_cores = {"dtype": "fp32", "product": "tensor-cores"}
+        lines = self.lines(made_up_row("eager", 50.0, dtype="fp32", error={"relative_l2": 4e-7, "worst_share": 0.5}), made_up_row("step04", 5.0, **on_tensor_cores), made_up_row("yardstick", 30.0, dtype="fp32"),
+                           made_up_row("step04", 10.0, dtype="fp32"), made_up_row("step02", 40.0, dtype="fp32"), made_up_row("step02", 1.0, **on_tensor_cores))
+        self.assertEqual([line[:4] for line in lines], [["method", "ms", "over step02", "over cuBLAS"], ["step02 title", "40", "1.00x", "0.75x"], ["step04 title", "10", "4.00x", "3.00x"],
+                                                        ["step02 title on tensor cores", "1", "40.00x", "30.00x"], ["step04 title on tensor cores", "5", "8.00x", "6.00x"],
+                                                        ["yardstick title", "30", "1.33x", "1.00x"], ["PyTorch eager", "50", "0.80x", "0.60x"]])
+        self.assertEqual([line[-3:-1] for line in lines[:2] + lines[-1:]], [["relative L2", "of allowance"], ["5.5e-05", "0.77"], ["4.0e-07", "0.50"]])
+        self.assertNotIn("of allowance", self.lines(made_up_row("step04", 5.0))[0], "PyTorch has no such figure in 16 bits")
+        loaded = self.load(made_up_file(made_up_row("step02", 40.0, dtype="fp32"), made_up_row("step04", 10.0, dtype="fp32"), made_up_row("step04", 5.0, **on_tensor_cores), made_up_row("step04", 2.0),
+                                        made_up_row("step02", None, **on_tensor_cores, not_run="no room")))
+        self.assertEqual(result_tables.times_table(loaded, ["dtype"], "step02")[1:],
+                         [["step02 title", "40", "n/a"], ["step04 title", "10 (4.00x)", "2"], ["step02 title on tensor cores", "n/a", "n/a"], ["step04 title on tensor cores", "5 (8.00x)", "n/a"],
+                          ["step02 title on tensor cores forward (fp32): no room"]])
+        self.assertEqual(result_tables.class_table(loaded, "step02", dtype="fp32"), [["ms", "GPU", "step02", "step04", "step02 on tensor cores", "step04 on tensor cores"],
+                                                                                    ["nvidia-made-up-1", "NVIDIA Made Up 1", "40", "10 (4.00x)", "n/a", "5 (8.00x)"]])
+        self.assertEqual(result_markers.times(loaded, "gpu=nvidia-made-up-1 columns=dtype")[-2], ["step04 title on tensor cores", "5", "n/a"])
+        self.assertEqual(result_markers.times(loaded, "gpu=nvidia-made-up-1 columns=dtype product=cuda-cores")[-1], ["step04 title", "10", "2"])
 
     def test_over_step01_never_alone(self):
         self.assertNotIn("over step01", self.lines(made_up_row("step01", 8.0), made_up_row("step04", 1.0))[0])
@@ -165,7 +197,10 @@ class Labels(unittest.TestCase):
     def test_methods(self):
         for method, title, label in (("step04", "online softmax", "step04 online softmax"), ("step05 forward", "recompute backward", "step05 forward"), ("yardstick", None, "yardstick"),
                                      ("step05 recompute backward", "recompute backward", "step05 recompute backward"), ("eager", "eager", "PyTorch eager")):
-            self.assertEqual(result_tables.label({"method": method, "title": title, "ours": method != "eager"}), label)
+            self.assertEqual(result_tables.label({"method": method, "title": title, "ours": method != "eager", "product": None}), label)
+        on_tensor_cores = {"method": "step04", "title": "online softmax", "ours": True, "product": results.TENSOR_CORES}
+        self.assertEqual(result_tables.label(on_tensor_cores), "step04 online softmax on tensor cores")
+        self.assertEqual(result_tables.label(on_tensor_cores | {"method": "step05 recompute backward"}), "step05 recompute backward on tensor cores")
 
 
 class Figures(InFolder):
@@ -211,6 +246,30 @@ class Figures(InFolder):
         self.assertEqual(lines[1:], [["64x64", "4.1 kB", "2", "7.0 kB", "3", "1.50x"], ["128x64", "4.1 kB", "2", "7.0 kB", "2", "1.00x"], ["256x64", "n/a: no room"]])
         self.loaded = self.load(made_up_file(row, device=None, device_reason="why"))
         self.assertEqual([self.value(product + "flops_per_second", "head_dim=64"), self.value("model.flops_ms", "method=step04"), self.value("sweep.best", "head_dim=64")], 3 * ["n/a"])
+
+    def test_products(self):
+        device = {"bytes_per_second": {"hbm_copy": 2e12}, "split_tile_products": [{"dtype": "fp32", "head_dim": 64, "flops_per_second": 25e12}],
+                  "tile_products": [{"dtype": dtype, "head_dim": 64, "flops_per_second": rate * 1e12} for dtype, rate in (("fp32", 5), ("fp16", 50))]}
+        known = {"dtype": "fp32", "flops": {"useful": 1, "executed": 100e9}, "hbm_expected_bytes": 1e9}
+        self.loaded = self.load(made_up_file(made_up_row("step04", 8.0, **known), made_up_row("step04", 2.0, **known, product="tensor-cores"), made_up_row("step02", 16.0, **known),
+                                             made_up_row("eager", 20.0, dtype="fp32"), made_up_row("step04", 1.0), device=device))
+        value = lambda name, words: result_markers.value(self.loaded, name, "gpu=nvidia-made-up-1 head_dim=64 " + words)
+        product = "device.tile_products.flops_per_second"
+        for name, words, text in (("time.median_ms", "method=step04 dtype=fp32", "8"), ("time.median_ms", "method=step04 dtype=fp32 product=tensor-cores", "2"),
+                                  ("time.median_ms", "method=step04 dtype=fp32 product=tensor-cores over=eager", "10"), ("time.median_ms", "method=step04 dtype=fp32 product=tensor-cores over.product=cuda-cores", "4"),
+                                  ("time.median_ms", "method=step04 dtype=fp32 product=tensor-cores over=step02 over.product=cuda-cores", "8"), ("time.median_ms", "method=step04 dtype=fp16", "1"),
+                                  ("time.median_ms", "method=step04 dtype=fp32 product=tensor-cores over=step02", "n/a"), ("model.flops_ms", "method=step04 dtype=fp32", "20"),
+                                  ("model.flops_ms", "method=step04 dtype=fp32 product=tensor-cores", "4"), (product, "dtype=fp32 unit=TFLOP/s", "5 TFLOP/s"),
+                                  (product, "dtype=fp32 product=tensor-cores unit=TFLOP/s", "25 TFLOP/s"), (product, "dtype=fp16 product=tensor-cores unit=TFLOP/s", "50 TFLOP/s")):
+            with self.subTest(name=name, words=words):
+                self.assertEqual(value(name, words), text)
+        del self.loaded["nvidia-made-up-1"]["device"]["split_tile_products"]
+        self.assertEqual(value(product, "dtype=fp32 product=tensor-cores"), "n/a", "step00 of an older build")
+        for words, text in (("method=step04 dtype=fp32 product=any", "say more"), ("method=step04 product=vector-cores", "vector-cores")):
+            with self.subTest(words=words), self.assertRaisesRegex(results.ResultsError, text):
+                value("tflops", words)
+        with self.assertRaisesRegex(results.ResultsError, "columns=product"):
+            result_markers.times(self.loaded, "columns=product")
 
     def test_bad_words(self):
         for name, words, text in (("time.mean", "method=step04", "no field"), ("tflops", "method=step04 unit=miles", "miles"), ("tflops", "method=step04 fmt=.2q", "fmt"), ("tflops", "causal=maybe", "maybe"),
@@ -383,11 +442,11 @@ class Runner(InFolder):
     def test_headline(self):
         code, out, calls = self.run_table()
         self.assertEqual(code, 0, out)
-        self.assertEqual(len(calls), 6 * 8 + 4, "and four sweeps: two dtypes that step00 found, two head_dims, causal or not")
+        self.assertEqual(len(calls), (6 + 8) * 4 + 4, "fp16, and fp32 on both products; and four sweeps: two dtypes that step00 found, two head_dims, causal or not")
         self.assertIn("--dtype fp16 --batch 4 --heads 16 --seqlen 4096 --head-dim 128 --causal --device gpu --check sample:64 --traffic auto", "\n".join(calls))
         [loaded] = results.load([self.out]).values()
         self.assertEqual((loaded["gpu"], loaded["commit"], loaded["versions"]["torch"], loaded["device"]["bytes_per_second"]["hbm_copy"]), ("NVIDIA Made Up 1", "abc123", "9.9", 1.5e12))
-        self.assertEqual(len(loaded["rows"]), 8 * (7 + 8))
+        self.assertEqual(len(loaded["rows"]), 4 * (7 + 8) + 4 * (7 + 3 + 8))
         for heading in ("over step02", "over cuBLAS", "over eager", "over step01"):
             self.assertIn(heading, out)
         self.assertRegex(out, r"step04 title of step04 +100 +4.00x +2.00x +5.00x +10 +5.0 MB +5.1 MB +4.1 kB \(N\) +3.0e-03 +1 +8.00x")
@@ -411,6 +470,32 @@ class Runner(InFolder):
         shortage = {"method": "eager", "not_run": "CUDA out of memory. Tried to allocate 512.00 GiB. GPU 0 has a total capacity of 139 GiB. Process 17 has"}
         self.assertEqual(measure_rows.torch_row(shortage, "forward", CONFIGURATION)["not_run"], "CUDA out of memory. Tried to allocate 512.00 GiB")
         self.assertNotIn(("step05 forward", "forward"), rows)
+
+    def test_fp32_on_tensor_cores(self):
+        flags = ["--head-dim", "64", "--seqlen", "512", "--no-causal"]
+        _, out, calls = self.run_table("--dtype", "fp32", *flags)
+        self.assertEqual([(line.split()[0], line.split("--product ")[1].split()[0]) for line in calls],
+                         [(program, "cuda-cores") for program in measure_rows.PROGRAMS] + [("step04", "tensor-cores"), ("step05", "tensor-cores")])
+        ms = {(row["method"], row["product"]): row["time"]["median_ms"] for row in self.rows() if row["ours"]}
+        self.assertEqual({key: value for key, value in ms.items() if key[1] == "tensor-cores"},
+                         {("step04", "tensor-cores"): 6.25, ("step05 standard backward", "tensor-cores"): 37.5, ("step05 recompute backward", "tensor-cores"): 9.375})
+        self.assertEqual((ms["step04", "cuda-cores"], len(ms)), (12.5, 10))
+        self.assertEqual({row["product"] for row in self.rows() if not row["ours"]}, {None})
+        self.assertRegex(out, r"step04 title of step04 on tensor cores +6.25 +8.00x +4.00x +80.00x .* 0.50 +1 +16.00x\n")
+        self.assertRegex(out, r"step05 recompute backward on tensor cores +9.375 +8.00x")
+        results.load([self.out])
+        broken = json.loads(self.out.read_text())
+        broken["rows"] = [row for row in broken["rows"] if row["product"] != "tensor-cores" or row["method"] != "step04"]
+        self.out.write_text(json.dumps(broken))
+        self.assertEqual(len(self.run_table("--dtype", "fp32", *flags, "--resume")[2]), 8, "a row of the other product does not stand in")
+        self.assertEqual(self.run_table("--dtype", "fp32", *flags, "--resume")[2], [])
+        self.run_table("--dtype", "fp32", *flags, FAKE_STEP_WRONG="step04")
+        self.assertEqual([row["product"] for row in self.rows() if row["verified"] is False], ["cuda-cores", "tensor-cores"])
+        self.run_table("--dtype", "fp32", "--head-dim", "64", "--no-causal", FAKE_STEP_TOO_LARGE="4096")
+        (self.build / "step05").unlink()
+        self.run_table("--dtype", "fp32", *flags)
+        results.load([self.out])
+        self.assertFalse([line for line in self.run_table("--dtype", "fp16", *flags)[2] if "--product" in line], "no choice in 16 bits")
 
     def test_counters(self):
         for flags, counters in ((("--seqlen", "512"), "off"), (("--seqlen", "512", "--batch", "1", "--heads", "1"), "auto"), (("--seqlen", "4096"), "auto")):
@@ -453,7 +538,7 @@ class Runner(InFolder):
         for flags, count in ((("--dtype", "fp32"), 24), (("--causal",), 36), (("--shard", "1/3"), 27)):
             options = speedup_table.parse(["--run", "--full", "--out", str(self.out), *flags])[1]
             self.assertEqual(len(speedup_table.chosen_problems(options, measure_rows.DTYPES)), count, flags)
-        self.assertEqual(measure_rows.expected_keys(scaling[0], True), {(name, "forward") for name in ("step02", "step04", "eager", "SDPA flash")})
+        self.assertEqual(measure_rows.expected_keys(scaling[0], True), {(name, "forward", None) for name in ("step02", "step04", "eager", "SDPA flash")})
 
     def test_shards_and_merge(self):
         flags, paths = ["--dtype", "fp16", "--seqlen", "512", "1024"], [self.folder / f"{n}.json" for n in range(3)]
@@ -579,7 +664,8 @@ class WithoutGpu(unittest.TestCase):
                               env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         self.assertRegex(done.stdout, r"step04 online softmax +PASS +0\.\d\d +\S+e-\d\d +1\.1 MB +1\.8 MB +4\.1 kB \(N\) +1\n")
-        self.assertEqual(done.stdout.count("PASS"), 6)
+        self.assertRegex(done.stdout, r"step04 online softmax on tensor cores +PASS +0\.\d\d +\S+e-\d\d +1\.1 MB +1\.8 MB")
+        self.assertEqual(done.stdout.count("PASS"), 9)
         self.assertNotRegex(done.stdout, r"\bms\b|over |TFLOP")
         self.assertEqual(sorted(REPOSITORY.glob("docs/results/*")), before)
 

@@ -85,5 +85,23 @@ class Model(unittest.TestCase):
                 self.assertIn("PASS" if passes else "FAIL", printed.getvalue())
 
 
+    def test_the_product_reaches_the_steps(self):
+        asked, saved = [], []  # layer after layer, and back
+
+        class Steps:
+            def forward(self, step, q, k, v, *, causal, product, nan):
+                asked.append((step, product))
+                o, kept = model.EagerAttention.forward(q, k, v)
+                saved.append(kept)
+                return o, None
+
+            def backward(self, step, q, k, v, o, lse, d_o, *, method, causal, product, nan):
+                asked.append((step, product))
+                return model.EagerAttention.backward(saved.pop(), d_o)
+
+        swap_check.NumpyModel(*small_model(np.float32)).swapped(Steps(), "tensor-cores")
+        self.assertEqual(set(asked), {("step04", "tensor-cores"), ("step05", "tensor-cores")})
+
+
 if __name__ == "__main__":
     unittest.main()
