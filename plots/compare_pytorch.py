@@ -29,7 +29,7 @@ try:
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from torch_measure import Clock, errors, extra_bytes, first_line, kernels_of, measure, reference, short_name, worst_error
+    from torch_measure import Clock, errors, extra_bytes, first_line, forget_imports, kernels_of, measure, reference, short_name, worst_error
 except ImportError as error:
     torch, why_no_torch = None, str(error)
 
@@ -166,7 +166,7 @@ def try_once(row, which, method, tensors, truth):
             outputs = dict(zip(("o",) if which == "forward" else ("dq", "dk", "dv"), checked()))
             row["errors"] = errors(outputs, truth)
             del outputs
-            start()()  # what a first call allocates once and keeps is no method's memory
+            # checked() was the first call: what that allocates once and keeps is no method's memory.
             row["extra_bytes"] = extra_bytes(lambda: start()(), results)
         except StepError as error:
             if error.code != 3:
@@ -302,6 +302,7 @@ def compare(options):
     print(f"steps: {v['steps'] or 'n/a: ' + why_no_steps}")
     print(f"{options.dtype}, batch {options.batch}, heads {options.heads}, N {options.seqlen}, d {options.head_dim}{', causal' if options.causal else ''}; TF32 off")
 
+    forget_imports()
     tensors = make_tensors(options)
     methods = torch_methods(options.seqlen, options.causal, "cuda")
     if steps:

@@ -266,15 +266,22 @@ class Torch:
 
 
 def measure_problem(folder, problem, torch):
-    """(rows, seconds): ours, then PyTorch's, at one problem."""
-    began, rows = time.monotonic(), []
+    """(rows, [(what ran, seconds)]): ours, then PyTorch's, at one problem."""
+    rows, parts = [], []
+
+    def part(name, measure):
+        began = time.monotonic()
+        rows.extend(measure())
+        parts.append((name, time.monotonic() - began))
+
     # The counters take several passes: at the headline, and at what somebody asks for by --batch or --heads.
     counters = "auto" if set_of(problem) == "other" or (problem["seqlen"] == HEADLINE and set_of(problem) == "sizes") else "off"
     for program, product in programs_of(problem):
-        rows += program_rows(folder, program, product, problem, ["--device", "gpu", "--check", "sample:64"], counters)
+        part(f"{program} on tensor cores" if product == TENSOR_CORES else program,
+             lambda: program_rows(folder, program, product, problem, ["--device", "gpu", "--check", "sample:64"], counters))
     if torch.versions:
-        rows += torch.rows(problem)
-    return rows, time.monotonic() - began
+        part("PyTorch", lambda: torch.rows(problem))
+    return rows, parts
 
 
 def expected_keys(problem, with_torch):

@@ -139,11 +139,12 @@ def measure(options, figures):
             if options.resume and measure_rows.expected_keys(problem, bool(torch.versions)) <= have:
                 print(f"{name}: kept", flush=True)
                 continue
-            rows, seconds = measure_rows.measure_problem(options.folder, problem, torch)
+            rows, parts = measure_rows.measure_problem(options.folder, problem, torch)
             result["rows"] = [row for row in result["rows"] if configuration(row) != configuration(problem)] + rows
             save(result, path)
             ran = [row for row in rows if row["not_run"] is None]
-            print(f"{name}: {seconds:.1f} s, {len(ran)} of {len(rows)} rows" + "".join(f"\n    {name_of(row)} {row['pass']}: {row['not_run']}" for row in rows if row["not_run"]), flush=True)
+            took = f"{sum(seconds for _, seconds in parts):.1f} s ({', '.join(f'{what} {seconds:.1f}' for what, seconds in parts)})"
+            print(f"{name}: {took}, {len(ran)} of {len(rows)} rows" + "".join(f"\n    {name_of(row)} {row['pass']}: {row['not_run']}" for row in rows if row["not_run"]), flush=True)
         for problem in chosen_sweeps(options, served_dtypes(figures)):
             name = f"tiles of step04, {configuration_text(problem)}"
             others = [sweep for sweep in result["sweeps"] if configuration(sweep) != configuration(problem)]

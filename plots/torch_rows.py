@@ -6,7 +6,6 @@ First line out: {"versions": {...}}, or {"missing": "why there are no PyTorch ro
     {"dtype": "fp16", "batch": 4, "heads": 32, "seqlen": 4096, "head_dim": 64, "causal": false, "passes": ["forward"], "methods": ["eager"]}
 one line out: {"forward": [rows of compare_pytorch.run_pass()], "backward": [...]}, or {"failed": "why nothing could be measured"}.
 """
-import gc
 import json
 import os
 import sys
@@ -43,10 +42,11 @@ def serve(requests, say):
         return say({"missing": f"PyTorch {torch.__version__} sees no CUDA GPU"})
     torch.set_float32_matmul_precision("highest")  # no TF32 in eager's products
     say({"versions": compare_pytorch.versions(None, None)})
+    compare_pytorch.forget_imports()
     for line in requests:
         found, usable = answer(json.loads(line))
         if usable:
-            gc.collect()
+            compare_pytorch.forget_imports()  # the first configuration imports more
             torch.cuda.empty_cache()
         say(found)
         if not usable:

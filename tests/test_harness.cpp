@@ -1,10 +1,13 @@
 // The harness with steps made for the purpose: a wrong, stale, unsteady or miscounted result must never look like a right one.
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "common/harness/buffers.h"
@@ -308,6 +311,77 @@ TEST_CASE("quantiles") {
   CHECK(stats.p90_ms == Approx(4.6));
   CHECK(stats.runs == 5);
   CHECK(summarize({7}, true).p90_ms == Approx(7));
+}
+
+namespace {
+
+/// A GPU whose runs take what they are told, in the order of the runs; it counts what it is asked for.
+struct TimedGpu final : Device {
+  std::vector<double> run_ms;                 // of time_ms(), the last one again and again
+  std::vector<std::vector<double>> launches;  // of record(), likewise
+  double real_seconds = 0;                    // that a recorded run takes
+  int timed = 0, recorded = 0, flushed = 0;
+
+  DeviceKind kind() const override { return DeviceKind::gpu; }
+  std::string name() const override { return "timed"; }
+  int64_t free_bytes() const override { return 0; }
+  int64_t sram_limit() const override { return 0; }
+  int64_t l2_bytes() const override { return 0; }
+  int compute_capability() const override { return 90; }
+  void* allocate(int64_t) override { return nullptr; }
+  void release(void*) override {}
+  void copy_in(void*, const void*, int64_t) override {}
+  void copy_out(void*, const void*, int64_t) override {}
+  void fill_nan(void*, int64_t) override {}
+  void poison_sram() override {}
+  void flush_l2() override { ++flushed; }
+  void synchronize() override {}
+  double time_ms(const std::function<void()>&) override { return run_ms[std::min<size_t>(timed++, run_ms.size() - 1)]; }
+  std::vector<LaunchRecord> record(const std::function<void()>&) override {
+    std::this_thread::sleep_for(std::chrono::duration<double>(real_seconds));
+    std::vector<LaunchRecord> records;
+    for (const double ms : launches[std::min<size_t>(recorded++, launches.size() - 1)]) records.emplace_back().time_ms = ms;
+    return records;
+  }
+};
+
+const auto no_work = [] {};
+
+}  // namespace
+
+TEST_CASE("a GPU is warmed up by two runs or by a long one, which do not count") {
+  for (const auto& [first, second, runs] : {std::tuple{50.0, 60.0, 22}, {120.0, 9.0, 21}}) {
+    TimedGpu gpu;
+    gpu.run_ms = {first, second, 9};
+    const TimeStats stats = measure(gpu, no_work, 20, no_work, no_work);
+    CHECK(gpu.timed == runs);
+    CHECK(gpu.flushed == runs);
+    CHECK(stats.runs == 20);
+    CHECK(stats.p90_ms == 9);
+  }
+}
+
+TEST_CASE("the times of several launches are medians of runs of their own, of five or of three slow ones") {
+  for (const auto& [seconds, runs, first_ms] : {std::tuple{0.0, 5, 3.0}, {0.2, 3, 2.0}}) {
+    TimedGpu gpu;
+    gpu.real_seconds = seconds;
+    gpu.launches = {{1, 50}, {2, 40}, {3, 30}, {4, 20}, {5, 10}};
+    const std::vector<LaunchRecord> records = record_launches(gpu, no_work, {7, 7, 7, 20, false});
+    REQUIRE(records.size() == 2);
+    CHECK(records[0].time_ms == first_ms);
+    CHECK(records[1].time_ms == 10 * (6 - first_ms));
+    CHECK(gpu.recorded == runs);
+    CHECK(gpu.flushed == runs);
+  }
+}
+
+TEST_CASE("a single launch takes the time of its method") {
+  TimedGpu gpu;
+  gpu.launches = {{1}};
+  const std::vector<LaunchRecord> records = record_launches(gpu, no_work, {7, 6, 8, 20, false});
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].time_ms == 7);
+  CHECK(gpu.recorded == 1);
 }
 
 TEST_CASE("the shortage names what grows as N^2") {

@@ -27,8 +27,6 @@ constexpr int64_t kSampledRowsGpu = 256, kSampledRowsCpu = 64;
 constexpr double kCheckSecondsGpu = 5, kCheckSecondsCpu = 2;
 // The CPU executor's thread orders: by index, and shuffled by two seeds (one fixed order misses races that another shows).
 constexpr uint64_t kThreadOrders[] = {0, 1, 2};
-// Times of single kernels come from runs of their own, since the events between them cost time.
-constexpr int kRecordedRuns = 5;
 
 /// A host copy of one output of a method.
 struct Output {
@@ -230,14 +228,7 @@ class Run {
                         });
     compare_with_first(method, first, "the last timed run");
 
-    std::vector<std::vector<double>> times;
-    for (int n = 0; n < kRecordedRuns; ++n) {
-      device_.flush_l2();
-      into.launches = device_.record(work);
-      times.resize(into.launches.size());
-      for (size_t kernel = 0; kernel < times.size(); ++kernel) times[kernel].push_back(into.launches[kernel].time_ms);
-    }
-    for (size_t kernel = 0; kernel < times.size(); ++kernel) into.launches[kernel].time_ms = summarize(times[kernel], false).median_ms;
+    into.launches = record_launches(device_, work, *into.time);
   }
 
   /// One run per thread order, each checked. The run in index order is the one whose emulated time is told, so it goes

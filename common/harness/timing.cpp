@@ -7,8 +7,19 @@ namespace attention {
 
 namespace {
 constexpr int kWarmUpRuns = 2;
+constexpr double kWarmUpMs = 100;  // long enough for the clocks to rise
 constexpr int kFewestRuns = 20;
 constexpr double kShortestSeconds = 0.5;
+constexpr int kFewestRecordedRuns = 3, kMostRecordedRuns = 5;
+
+/// Seconds since it was made.
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 double quantile(const std::vector<double>& sorted, double q) {
   const double place = q * static_cast<double>(sorted.size() - 1);
@@ -30,16 +41,16 @@ TimeStats measure(Device& device, const std::function<void()>& work, std::option
     device.flush_l2();
     return device.time_ms(work);
   };
-  if (gpu)
-    for (int n = 0; n < kWarmUpRuns; ++n) run_once();
+  if (gpu) {
+    double warm_ms = 0;
+    for (int n = 0; n < kWarmUpRuns && warm_ms < kWarmUpMs; ++n) warm_ms += run_once();
+  }
 
   std::vector<double> ms;
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch passed;
   const auto enough = [&] {
     const int runs = static_cast<int>(ms.size());
-    if (repeat) return runs >= *repeat;
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-    return runs >= kFewestRuns && passed.count() >= kShortestSeconds;
+    return repeat ? runs >= *repeat : runs >= kFewestRuns && passed.seconds() >= kShortestSeconds;
   };
   while (!enough()) {
     before_run();
@@ -47,6 +58,24 @@ TimeStats measure(Device& device, const std::function<void()>& work, std::option
     after_run();
   }
   return summarize(std::move(ms), !gpu);
+}
+
+std::vector<LaunchRecord> record_launches(Device& device, const std::function<void()>& work, const TimeStats& method) {
+  std::vector<LaunchRecord> launches;
+  std::vector<std::vector<double>> ms;
+  const Stopwatch passed;
+  for (int n = 0; n < kFewestRecordedRuns || (n < kMostRecordedRuns && passed.seconds() < kShortestSeconds); ++n) {
+    device.flush_l2();
+    launches = device.record(work);
+    if (launches.size() == 1) {
+      launches.front().time_ms = method.median_ms;
+      return launches;
+    }
+    ms.resize(launches.size());
+    for (size_t launch = 0; launch < ms.size(); ++launch) ms[launch].push_back(launches[launch].time_ms);
+  }
+  for (size_t launch = 0; launch < ms.size(); ++launch) launches[launch].time_ms = summarize(ms[launch], false).median_ms;
+  return launches;
 }
 
 }  // namespace attention

@@ -3,6 +3,7 @@ from need import LIBRARY, REPOSITORY, need
 
 need("torch", "numpy")
 import contextlib
+import gc
 import io
 import json
 import os
@@ -10,8 +11,11 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
+import weakref
+from unittest import mock
 
 import compare_pytorch
 import numpy as np
@@ -51,8 +55,10 @@ class Compare(unittest.TestCase):
         methods = [m for m in compare_pytorch.torch_methods(77, True, "cpu") if m.name in ("eager", "SDPA math", "SDPA, its choice")]
         methods += compare_pytorch.step_methods(steps, "fp32", True)
         self.assertEqual([m.name for m in methods[3:]], ["step02", "step03", "step04", "step05 standard", "step05 recompute", "step04 on tensor cores", "step05 standard on tensor cores", "step05 recompute on tensor cores"])
-        o_of_step04 = [m.forward(*tensors[:3]) for m in methods if m.name.startswith("step04")]
-        self.assertFalse(torch.equal(*o_of_step04), "two products round differently")
+        by_name = {m.name: m for m in methods}
+        self.assertFalse(torch.equal(*(by_name[f"step04{on}"].forward(*tensors[:3]) for on in ("", " on tensor cores"))), "two products round differently")
+        for name in ("step05 standard", "step05 recompute"):
+            self.assertFalse(torch.equal(*(by_name[f"{name}{on}"].begin_backward(*tensors)()[1] for on in ("", " on tensor cores"))), name)
         self.assertFalse([m.name for m in compare_pytorch.step_methods(steps, "fp16", True) if "tensor" in m.name])
         for method in methods:
             with self.subTest(method=method.name):
@@ -71,7 +77,7 @@ class Compare(unittest.TestCase):
         if not program.is_file():
             self.skipTest(f"no steps in {STEPS}")
         for flags in (("--causal",), (), ("--causal", "large")):
-            o = options("--dtype", "fp32", "--batch", "1", "--heads", "2", "--seqlen", "77", "--head-dim", "40", *flags[:1])
+            o = options("--dtype", "fp32", "--batch", "1", "--heads", "2", "--seqlen", "77", "--head-dim", "16", *flags[:1])  # 1/sqrt(16) is the same number in fp32
             q, k, v, d_o = compare_pytorch.make_tensors(o, "cpu")
             q = q * 40 if "large" in flags else q  # weights above 1 of all three kinds
             with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
@@ -140,6 +146,28 @@ class Compare(unittest.TestCase):
         self.assertEqual(compare_pytorch.why_sdpa_refused(caught, "SDPA flash"), "Expected query, key and value to all be of dtype: {Half, BFloat16}.")
         self.assertEqual(compare_pytorch.why_sdpa_refused(caught, "SDPA cuDNN"), "")
         self.assertEqual(compare_pytorch.why_sdpa_refused([], "eager"), "")
+
+    def test_few_runs_of_what_is_slow(self):
+        for seconds, runs in ((0, 3), (0.15, 1)):
+            begun = []
+            with mock.patch.object(torch.cuda, "synchronize", lambda: None):
+                host = torch_measure.host_ms(lambda: begun.append(1) or (lambda: time.sleep(seconds)))
+            self.assertEqual(len(begun), runs)
+            self.assertGreaterEqual(host, 1e3 * seconds)
+
+    def test_collections_pass_over_imports(self):
+        torch_measure.forget_imports()
+        self.addCleanup(gc.unfreeze)
+        self.assertGreater(gc.get_freeze_count(), 10_000)
+
+        class Ring:
+            pass
+
+        ring = Ring()
+        ring.itself, gone = ring, weakref.ref(ring)
+        del ring
+        gc.collect()
+        self.assertIsNone(gone(), "what is made afterwards is collected")
 
     def test_quantiles(self):
         self.assertEqual([torch_measure.quantile([3, 1, 2], q) for q in (0, 0.25, 0.5, 1)], [1, 1.5, 2, 3])

@@ -447,6 +447,7 @@ class Runner(InFolder):
         [loaded] = results.load([self.out]).values()
         self.assertEqual((loaded["gpu"], loaded["commit"], loaded["versions"]["torch"], loaded["device"]["bytes_per_second"]["hbm_copy"]), ("NVIDIA Made Up 1", "abc123", "9.9", 1.5e12))
         self.assertEqual(len(loaded["rows"]), 4 * (7 + 8) + 4 * (7 + 3 + 8))
+        self.assertRegex(out, r"\[1/8\] fp32.*: \d+\.\d s \(step01 \d+\.\d, .*yardstick \d+\.\d, step04 on tensor cores \d+\.\d, step05 on tensor cores \d+\.\d, PyTorch \d+\.\d\), \d+ of 18 rows\n")
         for heading in ("over step02", "over cuBLAS", "over eager", "over step01"):
             self.assertIn(heading, out)
         self.assertRegex(out, r"step04 title of step04 +100 +4.00x +2.00x +5.00x +10 +5.0 MB +5.1 MB +4.1 kB \(N\) +3.0e-03 +1 +8.00x")
