@@ -148,7 +148,7 @@ class Compare(unittest.TestCase):
         self.assertEqual(compare_pytorch.why_sdpa_refused([], "eager"), "")
 
     def test_few_runs_of_what_is_slow(self):
-        for seconds, runs in ((0, 3), (0.15, 1)):
+        for seconds, runs in ((0, 3), (0.06, 2)):
             begun = []
             with mock.patch.object(torch.cuda, "synchronize", lambda: None):
                 host = torch_measure.host_ms(lambda: begun.append(1) or (lambda: time.sleep(seconds)))

@@ -657,6 +657,17 @@ class TorchRows(unittest.TestCase):
 
 
 class WithoutGpu(unittest.TestCase):
+    def test_steps_table(self):
+        if not (STEPS / "step04").is_file():
+            self.skipTest(f"no steps in {STEPS}")
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "step04").symlink_to((STEPS / "step04").resolve())
+            for flags, heading in (((), "fp32, batch 1, heads 2, N 64, d 64"), (("--product", "tensor-cores"), "fp32 on tensor cores, batch 1, heads 2, N 64, d 64"), (("--dtype", "fp16"), "fp16, batch 1, heads 2, N 64, d 64")):
+                done = subprocess.run([sys.executable, REPOSITORY / "plots" / "steps_table.py", "--folder", folder, "--device", "cpu", "--seqlen", "64", *flags], capture_output=True, text=True)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), flags)
+                self.assertTrue(done.stdout.splitlines()[0].endswith(": " + heading), done.stdout)
+                self.assertRegex(done.stdout, r"step04 +online softmax +PASS")
+
     def test_executor(self):
         if not all((STEPS / name).is_file() for name in ("step00", "step01", "step02", "step03", "step04", "step05")):
             self.skipTest(f"no steps in {STEPS}")
