@@ -654,6 +654,7 @@ class TorchRows(unittest.TestCase):
         self.assertEqual((row["time"]["runs"], row["time"]["median_ms"], row["extra_bytes"], row["kernel_count"]), (20, 2.0, 77, 1))
         self.assertEqual(row["flops"]["useful"], 2.5 * 4 * 64 * 2 * 64 * 65 // 2)
         self.assertLess(row["error"]["relative_l2"], 2e-6)
+        self.assertTrue(0 < row["error"]["worst_share"] < 1, row["error"])
 
 
 class WithoutGpu(unittest.TestCase):
