@@ -132,6 +132,17 @@ def measure(options, figures):
         result = begin(path, options, figures, torch)
         if torch.missing:
             print(f"no PyTorch rows: {torch.missing}")
+        for problem in chosen_sweeps(options, served_dtypes(figures)):
+            name = f"tiles of step04, {configuration_text(problem)}"
+            others = [sweep for sweep in result["sweeps"] if configuration(sweep) != configuration(problem)]
+            if options.resume and len(others) < len(result["sweeps"]):
+                print(f"{name}: kept", flush=True)
+                continue
+            sweep, reason, seconds = measure_rows.sweep(options.folder, problem)
+            if sweep:
+                result["sweeps"] = others + [sweep]
+                save(result, path)
+            print(f"{name}: {seconds:.1f} s" + (f", best {sweep['best']}" if sweep else f", not swept: {reason}"), flush=True)
         chosen = chosen_problems(options, served_dtypes(figures))
         for n, problem in enumerate(chosen, 1):
             have = {(row["method"], row["pass"], row["product"]) for row in result["rows"] if configuration(row) == configuration(problem)}
@@ -145,17 +156,6 @@ def measure(options, figures):
             ran = [row for row in rows if row["not_run"] is None]
             took = f"{sum(seconds for _, seconds in parts):.1f} s ({', '.join(f'{what} {seconds:.1f}' for what, seconds in parts)})"
             print(f"{name}: {took}, {len(ran)} of {len(rows)} rows" + "".join(f"\n    {name_of(row)} {row['pass']}: {row['not_run']}" for row in rows if row["not_run"]), flush=True)
-        for problem in chosen_sweeps(options, served_dtypes(figures)):
-            name = f"tiles of step04, {configuration_text(problem)}"
-            others = [sweep for sweep in result["sweeps"] if configuration(sweep) != configuration(problem)]
-            if options.resume and len(others) < len(result["sweeps"]):
-                print(f"{name}: kept", flush=True)
-                continue
-            sweep, reason, seconds = measure_rows.sweep(options.folder, problem)
-            if sweep:
-                result["sweeps"] = others + [sweep]
-                save(result, path)
-            print(f"{name}: {seconds:.1f} s" + (f", best {sweep['best']}" if sweep else f", not swept: {reason}"), flush=True)
     finally:
         torch.close()
     return path, not any(row["verified"] is False for row in result["rows"])

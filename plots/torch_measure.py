@@ -51,6 +51,7 @@ def reference(q, k, v, d_o, causal, chunk_bytes=1 << 30):
             if causal:
                 s.masked_fill_(hidden, -math.inf)
             p = torch.softmax(s, -1)
+            lse = torch.logsumexp(s, -1, keepdim=True)
             del s
             heads(result["o"])[head, part] = o64 = p @ v64
             if allowances:
@@ -65,6 +66,7 @@ def reference(q, k, v, d_o, causal, chunk_bytes=1 << 30):
             heads(result["dk"])[head] += ds.T @ q64
             heads(result["dv"])[head] += p.T @ do64
             if allowances:
+                weighted = weighted.maximum(p * lse.abs() / 3 + FLUSHED)  # a backward that recomputes P takes LSE as it was rounded
                 heads(result[ALLOWANCE + "dv"])[head] += weighted.T @ do64.abs()
                 weighted *= scale * (do64.abs() @ v64.abs().T + (do64 * o64).abs().sum(-1, keepdim=True))
                 heads(result[ALLOWANCE + "dq"])[head, part] = weighted @ k64.abs()
