@@ -56,6 +56,7 @@ void refuses(const std::string& command, int code, const std::string& says, cons
 
 TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --seqlen 0", 2, "--seqlen 0");
+  refuses("step04", 2, "ATTN_SMEM_LIMIT is 'abc', it must be a positive number of bytes", "ATTN_SMEM_LIMIT=abc");
   refuses("step03 --seqlen -4", 2, "--seqlen -4");
   refuses("step04 --heads 0", 2, "--heads 0");
   refuses("step04 --batch -1", 2, "--batch -1");
