@@ -93,6 +93,16 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --seqlen 64 --save /proc/no", 2, "--save");
 }
 
+TEST_CASE("a result that is no number says what was too large") {
+  const Outcome backward = run("step05 --dtype fp16 --seqlen 64 --heads 1 --init const:32");
+  CHECK(backward.code == 1);
+  CHECK(backward.err.find("standard backward: dq: ") != std::string::npos);
+  CHECK(backward.err.find("dP exceeds fp16's 65504: up to 65536") != std::string::npos);
+  const Outcome scores = run("step04 --seqlen 64 --heads 1 --init randn:1e30");
+  CHECK(scores.code == 1);
+  CHECK(scores.err.find("Q K^T exceeds fp32's 3.40282e+38: up to ") != std::string::npos);
+}
+
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
   refuses("step04 --product tensor-cores --head-dim 200", 3, "--product cuda-cores");
   refuses("step05 --product tensor-cores --init const:1e30", 3, "--product cuda-cores");

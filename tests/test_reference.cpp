@@ -150,6 +150,8 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           }
           const double p = std::exp(s[j] - lse), W = std::max({1.0, a[j] / 3, largest_abs / 3, g});
           const double ds = softmax_scale * p * (dp - delta), parts = size * (dp_abs + delta_abs);
+          r.largest_dp = std::max(r.largest_dp, std::abs(dp));
+          r.largest_ds = std::max(r.largest_ds, std::abs(ds));
           const double ds_allowance = p * W * parts + e, ds_stored = (p * (1 + std::abs(s[j]) + mean_score) + 2 * e) * parts;
           for (int x = 0; x < d; ++x) {
             const double q = c.at_query(c.q, h, i, x), k = c.at_key(c.k, h, j, x);
@@ -166,6 +168,9 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
     const Reference reference = c.reference();
     CHECK(distance(reference, r, false) < 1e-12);
     CHECK(distance(reference, r, true) < 1e-12);
+    CHECK(reference.largest_dp == Approx(r.largest_dp).epsilon(1e-12));
+    CHECK(reference.largest_ds == Approx(r.largest_ds).epsilon(1e-12));
+    CHECK(c.reference(false).largest_dp == 0);
   }
 }
 
@@ -228,6 +233,15 @@ TEST_CASE("the LSE is a part of the gradients' weight alone, and in fp32 alone",
   CHECK(r.largest_weight == 1);
   c.problem.dtype = Dtype::bf16;
   CHECK(c.reference().dv.allowance[0] == Approx(p * dv).epsilon(1e-12));
+}
+
+TEST_CASE("the largest dP is that of a visible pair", "[reference]") {
+  Case c = make_case(1, 2, 2, 1, true);
+  c.v = {3, 1000};
+  c.d_o = {7, 0.5f};
+  const Reference r = c.reference();  // query 0 sees key 0 alone: dP = 21; query 1 both: 1.5 and 500
+  CHECK(r.largest_dp == 500);
+  CHECK(r.largest_ds < 500);
 }
 
 TEST_CASE("mask_2x5", "[reference]") { CHECK(mask(2, 5) == "11110/11111"); }
@@ -468,6 +482,8 @@ TEST_CASE("reference on the GPU equals the one on the CPU", "[reference][gpu]") 
         CHECK(gpu.mean_weight == Approx(cpu.mean_weight).epsilon(1e-12));
         CHECK(gpu.largest_weight == Approx(cpu.largest_weight).epsilon(1e-12));
         CHECK(gpu.largest_score == Approx(cpu.largest_score).epsilon(1e-12));
+        CHECK(gpu.largest_dp == Approx(cpu.largest_dp).epsilon(1e-12));
+        CHECK(gpu.largest_ds == Approx(cpu.largest_ds).epsilon(1e-12).margin(1e-12 * cpu.largest_dp));  // dP - D may cancel to rounding
       }
     }
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/harness/problem.h"
@@ -79,6 +80,10 @@ struct Reference {
   double mean_weight = 0;              // mean over the selected rows that see a key of sum_j P_ij w_ij
   double largest_weight = 0;           // max of w_ij over their visible pairs
   double largest_score = 0;            // max of |s_ij| over them
+  double largest_dp = 0;               // max of |dP_ij| and of |dS_ij|, dS_ij = scale P_ij (dP_ij - D_i), over them; 0 without a backward
+  double largest_ds = 0;
+
+  const ReferenceTensor& find(const std::string& name) const { return name == "o" ? o : name == "lse" ? lse : name == "dq" ? dq : name == "dk" ? dk : dv; }
 };
 
 /// On all cores of the CPU. Throws std::bad_alloc when the results do not fit.

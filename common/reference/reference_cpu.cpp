@@ -184,8 +184,10 @@ class QueryBlock {
         signed_and_absolute(run_.d, kTile, d_o_.row(r), d_o_.abs_row(r), v.element.data(), kTile, dp, dp_abs);
         for (int64_t j = 0; j < keys; ++j) {
           const double parts = std::abs(run_.scale) * (dp_abs[j] + statistics_[r].delta_abs);
-          dp[j] = run_.scale * p(r, j0)[j] * (dp[j] - statistics_[r].delta);
           const bool visible = j0 + j < seen_[r];
+          if (visible) largest_dp_ = std::max(largest_dp_, std::abs(dp[j]));
+          dp[j] = run_.scale * p(r, j0)[j] * (dp[j] - statistics_[r].delta);
+          largest_ds_ = std::max(largest_ds_, std::abs(dp[j]));
           // P_ij w_ij becomes P_ij max(w_ij, g_i): w_ij is at least the rest of the row's weight already.
           const double with_lse = std::max(weighted(r, j0)[j], p(r, j0)[j] * statistics_[r].weight + run_.flushed);
           dp_abs[j] = visible ? with_lse * parts + run_.least : 0;
@@ -213,6 +215,8 @@ class QueryBlock {
   double mean_weight(int64_t r) const { return mean_weight_[r]; }
   double largest_weight(int64_t r) const { return std::max(row_weight(r), largest_a_[r] / 3); }
   double largest_score(int64_t r) const { return largest_score_[r]; }
+  double largest_dp() const { return largest_dp_; }  // of all the rows; after query_gradients()
+  double largest_ds() const { return largest_ds_; }
 
  private:
   static double lse_of(const RowStatistics& row) { return row.largest + std::log(row.total); }  // -inf + -inf for a row that sees no key
@@ -293,6 +297,7 @@ class QueryBlock {
   std::vector<double> o_, o_abs_, o_stored_;
   std::vector<RowStatistics> statistics_;
   std::vector<double> largest_a_, largest_score_, mean_weight_;
+  double largest_dp_ = 0, largest_ds_ = 0;
 };
 
 /// dK and dV of up to kTile key rows of one head, and their allowances: one loop over the queries, kTile at a time.
@@ -389,6 +394,8 @@ Reference compute_reference_cpu(const Problem& problem, const HostInputs& inputs
     if (backward) block.query_gradients(reference.dq, first);
     if (backward && selection.full) std::copy(block.statistics().begin(), block.statistics().end(), statistics.begin() + first);
     const std::lock_guard lock(guard);
+    reference.largest_dp = std::max(reference.largest_dp, block.largest_dp());
+    reference.largest_ds = std::max(reference.largest_ds, block.largest_ds());
     for (int64_t r = 0; r < static_cast<int64_t>(piece.size()); ++r) {
       if (!block.sees_a_key(r)) continue;
       ++rows_with_keys;

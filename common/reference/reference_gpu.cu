@@ -60,7 +60,7 @@ struct Group {
 /// What is known of each query row of the batch, indexed head * seqlen_q + i. P_ij = exp(s_ij - largest) / total: with the LSE instead
 /// of the two, scores of 1e10 would leave five digits.
 struct RowStatistics {
-  double largest, total, lse, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score;
+  double largest, total, lse, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score, largest_dp, largest_ds;
 };
 
 /// Tiles with the dimension (or the other side's row) first; one column more than needed, so that the threads that fill a column
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
 
 /// One output of the group's rows, columns c0 = (blockIdx.x % col_blocks) * kCols onwards, and its allowance, into rows
 /// group.begin, ... of value and allowance [.., d]. Needs row_statistics of every query row that it meets and, for dQ and dK,
-/// their delta. With Output::o the first column block also leaves the rows' mean weight in `statistics`. `stored`: ReferenceTensor's
+/// their delta. The first column block also leaves the rows' mean weight (Output::o) or largest dP and dS (Output::dq) in `statistics`. `stored`: ReferenceTensor's
 /// stored takes the allowance's place.
 template <Output kOutput>
 __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks, bool stored,
@@ -224,6 +224,7 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
   RowStatistics* const row_of = statistics + group.head * shape.seqlen_q;
 
   double sum[kPerOwn][kPerCol] = {}, sum_abs[kPerOwn][kPerCol] = {}, weight[kPerOwn] = {};
+  double largest_dp[kPerOwn] = {}, largest_ds[kPerOwn] = {};
   const Range others = visible_range(shape, kOwnQueries, own_row[0], own_row[group.count - 1]);
   for (int64_t other0 = others.first; other0 < others.end; other0 += kOther) {
     double s[kPerOwn][kPerOther], s_abs[kPerOwn][kPerOther], dp[kPerOwn][kPerOther], dp_abs[kPerOwn][kPerOther];
@@ -249,6 +250,10 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
             const double parts = fabs(shape.scale) * (dp_abs[a][b] + row.delta_abs);
             to_value = p * shape.scale * (dp[a][b] - row.delta);
             to_allowance = stored ? (p + p_score + 2 * shape.least) * parts : p_weight * parts + shape.least;
+            if constexpr (kOutput == Output::dq) {
+              largest_dp[a] = fmax(largest_dp[a], fabs(dp[a][b]));
+              largest_ds[a] = fmax(largest_ds[a], fabs(to_value));
+            }
           } else {
             to_value = p;
             to_allowance = stored ? p_score + 2 * shape.least : p_weight + (kOutput == Output::o ? shape.least / row.total : shape.least);
@@ -289,6 +294,16 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
     if (kOutput == Output::o) {
       for (int step = 8; step > 0; step /= 2) weight[a] += __shfl_xor_sync(0xffffffffu, weight[a], step, 16);
       if (c0 == 0 && tx == 0 && own_row[n] >= 0) row_of[own_row[n]].mean_weight = weight[a];
+    }
+    if (kOutput == Output::dq) {
+      for (int step = 8; step > 0; step /= 2) {
+        largest_dp[a] = fmax(largest_dp[a], __shfl_xor_sync(0xffffffffu, largest_dp[a], step, 16));
+        largest_ds[a] = fmax(largest_ds[a], __shfl_xor_sync(0xffffffffu, largest_ds[a], step, 16));
+      }
+      if (c0 == 0 && tx == 0 && own_row[n] >= 0) {
+        row_of[own_row[n]].largest_dp = largest_dp[a];
+        row_of[own_row[n]].largest_ds = largest_ds[a];
+      }
     }
     if (own_row[n] < 0) continue;
 #pragma unroll
@@ -486,6 +501,8 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
       reference.lse.allowance[query_part.begin + n] = std::max({1.0, std::abs(row.lse), row.largest_a / 3});
       if (!reference.lse.stored.empty()) reference.lse.stored[query_part.begin + n] = row.mean_score;
       reference.largest_score = std::max(reference.largest_score, row.largest_score);
+      reference.largest_dp = std::max(reference.largest_dp, row.largest_dp);
+      reference.largest_ds = std::max(reference.largest_ds, row.largest_ds);
       reference.largest_weight = std::max({reference.largest_weight, 1.0, row.largest_score / 3, row.largest_a / 3});
       weights.sum += row.mean_weight;
       ++weights.rows;
