@@ -99,16 +99,21 @@ GENERATORS = {"speedup": speedup, "times": times, "article": article, "tiles": t
 PROFILES = pathlib.Path("docs", "results", "profiler")
 
 
+def profiler_lines(text):
+    """The lines of ncu's output that a document may show: none that names a process or a path of the machine, none of ncu's warnings, no
+    rule of a table."""
+    return [line.rstrip() for line in text.splitlines() if not re.match(r"==(?:PROF|WARNING)==|\[\d+\] |.*Warning:|\s*-+ -+ -+\s*$", line)]
+
+
 def profile(root, words):
-    """A profiler's stored output, docs/results/profiler/<step>.txt, without the lines that name a process or a path of the machine."""
+    """A profiler's stored output, docs/results/profiler/<step>.txt."""
     step = parse(words, ("step",))[1].get("step")
     if step is None or not re.fullmatch(r"\w+", step):
         raise ResultsError("results:profile: step=step04 names the stored output")
     path = pathlib.Path(root, PROFILES, f"{step}.txt")
     if not path.is_file():
         return f"n/a: not profiled ({PROFILES / path.name} does not exist)"
-    lines = [line.rstrip() for line in path.read_text().splitlines() if not re.match(r"==(?:PROF|WARNING)==|\[\d+\] ", line)]
-    return "\n".join(["```console", *"\n".join(lines).strip("\n").split("\n"), "```"])
+    return "\n".join(["```console", *"\n".join(profiler_lines(path.read_text())).strip("\n").split("\n"), "```"])
 
 
 def value(results, field, words):

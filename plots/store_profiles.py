@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 
+from result_markers import profiler_lines
 from script import OneLineParser, write_whole
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -26,12 +27,9 @@ def commands(repository):
 
 
 def profiler_part(step, output):
-    """The kernels and their metrics: without the step's own report, the process and the rules of the tables. Empty when ncu found no kernel."""
-    head, _, kernels = output.partition(f"] {step}@")
-    if not kernels:
-        return ""
-    lines = [line.rstrip() for line in kernels.splitlines()[1:] if "Warning:" not in line and not re.fullmatch(r"\s*-+ -+ -+", line)]
-    return "\n".join([step, *lines]).rstrip() + "\n"
+    """The kernels and their metrics: what follows the step's own report. Empty when ncu found no kernel."""
+    kernels = output.partition(f"] {step}@")[2].partition("\n")[2]
+    return "\n".join([step, *profiler_lines(kernels)]).rstrip() + "\n" if kernels else ""
 
 
 def main():

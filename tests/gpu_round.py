@@ -3,16 +3,20 @@
 
     python3 tests/gpu_round.py --folder build-gpu --out build-gpu/gpu-round
 
-Needs the standard library only; PyTorch, ncu and compute-sanitizer are used where they are.
+Needs the standard library only; PyTorch, ncu and compute-sanitizer are used where they are. With two GPUs or more, what is only right
+or wrong runs on the second while the first one measures.
 """
 import argparse
 import concurrent.futures
+import copy
 import itertools
 import json
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 STEPS = ("step01", "step02", "step03", "step04", "step05")
@@ -24,24 +28,42 @@ def dtype_flags(dtype):
     return ["--dtype", "fp32", "--product", "tensor-cores"] if dtype == SPLIT else ["--dtype", dtype]
 
 
-def call(command, timeout=300):
-    started = time.monotonic()
-    try:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout)
-        return done.returncode, done.stdout, done.stderr, time.monotonic() - started
-    except subprocess.TimeoutExpired:
-        return 124, "", f"longer than {timeout} s", timeout
+def second_gpu():
+    """The second GPU that CUDA sees, as CUDA_VISIBLE_DEVICES names it; None where there is one alone."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()
+        visible = ",".join(str(n) for n in range(len(listed)))
+    return visible.split(",")[1] if "," in visible else None
 
 
 class Round:
+    ctest_lock = threading.Lock()  # two ctests of one build folder would write the same log
+
     def __init__(self, folder, out):
-        self.folder, self.out, self.lines, self.failures = folder.resolve(), out, [], []
+        self.folder, self.out, self.lines, self.failures, self.gpu = folder.resolve(), out, [], [], None
+
+    def on(self, gpu):
+        """This round, with its lines, on another GPU than the first."""
+        other = copy.copy(self)
+        other.gpu = gpu
+        return other
+
+    def call(self, command, timeout=300):
+        """(exit code, stdout, stderr, seconds)."""
+        started = time.monotonic()
+        environment = None if self.gpu is None else os.environ | {"CUDA_VISIBLE_DEVICES": self.gpu}
+        try:
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout, env=environment)
+            return done.returncode, done.stdout, done.stderr, time.monotonic() - started
+        except subprocess.TimeoutExpired:
+            return 124, "", f"longer than {timeout} s", timeout
 
     def run(self, step, *flags, timeout=300):
         """Runs a step on the GPU; returns its JSON (None when there is none), its exit code and stderr. The counters stay off
         unless --traffic is among the flags: one process at a time may hold them, and several run at once here."""
         traffic = [] if "--traffic" in flags else ["--traffic", "off"]
-        code, stdout, stderr, seconds = call([self.folder / step, "--device", "gpu", *flags, *traffic, "--json", "-"], timeout)
+        code, stdout, stderr, seconds = self.call([self.folder / step, "--device", "gpu", *flags, *traffic, "--json", "-"], timeout)
         with open(self.out / "steps.log", "a") as log:
             log.write(f"$ {step} {' '.join(map(str, flags))}   exit {code}, {seconds:.1f} s\n{stderr}\n")
         return (json.loads(stdout) if stdout.strip().startswith("{") else None), code, stderr
@@ -130,7 +152,7 @@ def special(round_):
 
 def roofline(round_):
     """step00 first: the other steps' predictions come from what it measures."""
-    code, stdout, stderr, seconds = call([round_.folder / "step00", "--json", "-"])
+    code, stdout, stderr, seconds = round_.call([round_.folder / "step00", "--json", "-"])
     (round_.out / "step00.json").write_text(stdout)
     (round_.out / "step00.log").write_text(stderr)
     round_.line("step00", code == 0, f"exit {code} after {seconds:.0f} s")
@@ -144,7 +166,7 @@ def sanitizer(round_):
     def one(case):
         tool, step, (dtype, causal) = case
         flags = ["--device", "gpu", "--dtype", dtype, "--seqlen", 77, "--heads", 2, "--head-dim", 64, "--repeat", 1, "--traffic", "off"] + (["--causal"] if causal else [])
-        code, stdout, stderr, _ = call(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, round_.folder / step, *flags], 280)
+        code, stdout, stderr, _ = round_.call(["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, round_.folder / step, *flags], 280)
         return case, code, stdout + stderr
 
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -163,7 +185,7 @@ def counters(round_):
     for step, kernel, flags in (("step04", "attention", ["--seqlen", 1000, "--heads", 4, "--causal"]), ("step03", "attention", ["--seqlen", 1000, "--heads", 4]),
                                 ("step02", "scores", ["--seqlen", 1024, "--heads", 4]), ("step02", "values", ["--seqlen", 1024, "--heads", 4])):
         metric = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
-        code, stdout, stderr, _ = call(["ncu", "--clock-control", "none", "--csv", "--metrics", metric, "-k", f"regex:^{kernel}", "-c", 1, round_.folder / step,
+        code, stdout, stderr, _ = round_.call(["ncu", "--clock-control", "none", "--csv", "--metrics", metric, "-k", f"regex:^{kernel}", "-c", 1, round_.folder / step,
                                         "--device", "gpu", *flags, "--check", "none", "--repeat", 1, "--traffic", "off"], 200)
         rows = [line for line in stdout.splitlines() if metric in line]
         if not rows:
@@ -205,45 +227,16 @@ def traffic(round_):
         bytes_ = run["traffic"]
         fits = 2048 * 2048 * 4 <= run["l2_bytes"]
         round_.line("S in the L2", code == 0 and bool(bytes_["cache_regime"]) == fits, f"{bytes_['cache_regime']}: {bytes_['hbm_measured_bytes']} measured, {bytes_['hbm_expected_bytes']} expected")
-    code, stdout, stderr, _ = call(["env", "ATTN_CUPTI_FAKE_ERROR=35", round_.folder / "step04", "--device", "gpu", "--seqlen", 512, "--heads", 2])
+    code, stdout, stderr, _ = round_.call(["env", "ATTN_CUPTI_FAKE_ERROR=35", round_.folder / "step04", "--device", "gpu", "--seqlen", 512, "--heads", 2])
     round_.line("counters refused", code == 0 and "n/a (no permission" in stdout, f"exit {code}")
-    code, stdout, stderr, _ = call(["env", "ATTN_CUPTI_LIBRARY=/no/such/libcupti.so", round_.folder / "step04", "--device", "gpu", "--seqlen", 512, "--heads", 2])
+    code, stdout, stderr, _ = round_.call(["env", "ATTN_CUPTI_LIBRARY=/no/such/libcupti.so", round_.folder / "step04", "--device", "gpu", "--seqlen", 512, "--heads", 2])
     round_.line("libcupti hidden", code == 0 and "n/a (" in stdout, f"exit {code}")
-
-
-PYTORCH = """
-import json, sys, torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention as sdpa
-torch.backends.cuda.matmul.allow_tf32 = False
-flush = torch.empty(512 * 1024 * 1024 // 4, device="cuda")
-def median(f):
-    for _ in range(3): f()
-    times = []
-    for _ in range(20):
-        for _ in range(5): flush.zero_()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record(); f(); end.record(); torch.cuda.synchronize(); times.append(begin.elapsed_time(end))
-    return sorted(times)[len(times) // 2]
-result = {}
-for dtype, fused in (("float32", SDPBackend.EFFICIENT_ATTENTION), ("float16", SDPBackend.FLASH_ATTENTION)):
-    for b, h, n, d in json.loads(sys.argv[1]):
-        q, k, v, do = (torch.randn(b, h, n, d, device="cuda").to(getattr(torch, dtype)) for _ in range(4))
-        def eager(): return torch.softmax(q @ k.transpose(-1, -2) * d ** -0.5, -1) @ v
-        with torch.no_grad(), sdpa_kernel(fused):
-            times = {"eager": median(eager), "fused": median(lambda: sdpa(q, k, v)), "fused causal": median(lambda: sdpa(q, k, v, is_causal=True))}
-        for x in (q, k, v): x.requires_grad_()
-        out = eager()
-        times["eager backward"] = median(lambda: torch.autograd.grad(out, (q, k, v), do, retain_graph=True))
-        del out
-        result[f"{dtype} {b} {h} {n} {d}"] = times
-print(json.dumps(result))
-"""
 
 
 def speed(round_):
     """Every step beside PyTorch's three lines and its fused kernel (fp32: efficient, TF32 off; fp16: FlashAttention-2), in fp32 and fp16."""
-    code, stdout, stderr, _ = call([sys.executable, "-c", PYTORCH, json.dumps([shape[1:] for shape in PEER_SHAPES])])
+    times = pathlib.Path(__file__).resolve().with_name("pytorch_times.py")
+    code, stdout, stderr, _ = round_.call([sys.executable, times, json.dumps([shape[1:] for shape in PEER_SHAPES])])
     peers = json.loads(stdout) if code == 0 else None
     if not peers:
         return round_.line("speed beside PyTorch", None, f"not run: {stderr.strip().splitlines()[-1:]}")
@@ -255,7 +248,7 @@ def speed(round_):
         if not all(runs.values()) or not causal:
             round_.line(f"speed, {shape}", False, "a step did not run")
             continue
-        peer = peers[f"{'float32' if dtype == 'fp32' else 'float16'} {b} {h} {n} {d}"]
+        peer = peers[f"{dtype} {b} {h} {n} {d}"]
         ms = {step: runs[step]["time"]["median_ms"] for step in STEPS}
         tflops = 4 * b * h * n * n * d / 1e9
         for step in STEPS[:4]:
@@ -298,7 +291,8 @@ def speed(round_):
 
 
 def ctest(round_, name, *flags):
-    code, stdout, stderr, _ = call(["ctest", "--test-dir", round_.folder, *flags, "--output-on-failure"], 500)
+    with round_.ctest_lock:
+        code, stdout, stderr, _ = round_.call(["ctest", "--test-dir", round_.folder, *flags, "--output-on-failure"], 500)
     (round_.out / f"{name}.log").write_text(stdout + stderr)
     lines = stdout.splitlines()
     round_.line(name, code == 0, next((line for line in lines if "tests passed" in line), "no summary"))
@@ -325,19 +319,30 @@ def main():
     options = parser.parse_args()
     round_ = Round(options.folder, options.out)
 
-    def run_part(part):
+    def run_part(part, on):
         started = time.monotonic()
-        part(round_)
+        part(on)
         print(f"        {part.__name__} took {time.monotonic() - started:.0f} s", flush=True)
 
+    def run_together(parts, on):
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda part: run_part(part, on), parts))
+
     chosen = lambda parts: [part for part in parts if not options.only or part.__name__ in options.only.split(",")]
-    # Times and counters need the GPU alone; right or wrong does not depend on what else it is doing.
-    for part in chosen((roofline, tests_alone, speed)):
-        run_part(part)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        list(pool.map(run_part, chosen((tests, special, exactness, sanitizer))))
-    for part in chosen((counters, traffic)):
-        run_part(part)
+    # Times and counters need a GPU alone; right or wrong does not depend on what else it is doing. step00 comes before all: every step
+    # reads what it stores.
+    alone, together = (speed, counters, traffic, tests_alone), (tests, special, exactness, sanitizer)
+    for part in chosen((roofline,)):
+        run_part(part, round_)
+    second = second_gpu()
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:
+        others = beside.submit(run_together, chosen(together), round_.on(second)) if second else None
+        for part in chosen(alone):
+            run_part(part, round_)
+        if others:
+            others.result()
+    if not second:
+        run_together(chosen(together), round_)
     print()
     for name, state, text in round_.lines:
         print(f"{state:7} {name:34} {text}")

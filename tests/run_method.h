@@ -109,16 +109,12 @@ void for_each_method(Device& device, Problem problem, F&& f) {
   }
 }
 
-inline const ReferenceTensor& output_of(const Reference& reference, const std::string& name) {
-  return name == "o" ? reference.o : name == "lse" ? reference.lse : name == "dq" ? reference.dq : name == "dk" ? reference.dk : reference.dv;
-}
-
 /// Every output within the allowance, by the harness's own comparison. `default_inputs`: relative L2 too. `stored_pairs`: the
 /// method keeps S or P in HBM, in the problem's type.
 inline void check_exact(const StepRun& run, const Problem& problem, const Reference& reference, bool default_inputs = false,
                         const Selection& selection = {}, bool stored_pairs = false) {
   for (const auto& [name, values] : run.outputs) {
-    const CheckResult result = check_output(name, problem, values, output_of(reference, name), selection, default_inputs, stored_pairs);
+    const CheckResult result = check_output(name, problem, values, reference.find(name), selection, default_inputs, stored_pairs);
     INFO(result.reason);
     CHECK(result.pass);
   }

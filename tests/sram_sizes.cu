@@ -1,6 +1,9 @@
 // A block's SRAM below, at and above 48 KiB, from where on CUDA has to be asked for more (hard case A13). Needs a GPU.
+#include <cstdlib>
+
 #include "common/device/device.h"
 #include "common/device/device_api.h"
+#include "common/harness/error.h"
 #include "tests/catch.h"
 
 namespace attention::on_gpu {
@@ -39,6 +42,14 @@ TEST_CASE("A13: SRAM below, at and above 48 KiB", "[gpu]") {
   check<49152>(*device);
   check<49152 + 4096>(*device);
   check<65536>(*device);
+}
+
+TEST_CASE("ATTN_SMEM_LIMIT lowers the SRAM of a GPU's block", "[gpu]") {
+  setenv("ATTN_SMEM_LIMIT", "40000", 1);
+  CHECK(open_gpu()->sram_limit() == 40000);
+  setenv("ATTN_SMEM_LIMIT", "abc", 1);
+  CHECK_THROWS_AS(open_gpu(), BadArguments);
+  unsetenv("ATTN_SMEM_LIMIT");
 }
 
 }  // namespace attention::on_gpu

@@ -102,6 +102,40 @@ TEST_CASE("comparer_accepts the true output rounded to fp32", "[check]") {
   }
 }
 
+TEST_CASE("an overflow is named: what exceeds which type", "[check]") {
+  Case c = make_case(1, 2, 3, 64, false, "const:32");
+  const auto why = [&](const char* output, bool stored_pairs) { return describe_overflow(output, c.problem, c.reference(), stored_pairs); };
+  c.problem.dtype = Dtype::fp16;  // S = 8192, dP = 65536
+  CHECK(why("dq", true) == "dP exceeds fp16's 65504: up to 65536");
+  CHECK(why("dk", true) == "dP exceeds fp16's 65504: up to 65536");
+  for (const char* output : {"o", "lse", "dv"}) CHECK(why(output, true) == "");
+  CHECK(why("dq", false) == "");
+  c = make_case(1, 2, 3, 64, false, "const:100");
+  c.problem.dtype = Dtype::fp16;  // S = 80000: in all that comes from it
+  for (const char* output : {"o", "lse", "dq", "dk", "dv"}) CHECK(why(output, true) == "S exceeds fp16's 65504: up to 80000");
+  CHECK(why("o", false) == "");
+  // On chip dP is fp32, but dS is not, nor is what comes out. P = 1/2 and dP - delta = +- 160000, with a scale of 1.
+  c = make_case(1, 1, 2, 1, false, "zeros");
+  c.problem.dtype = Dtype::fp16;
+  c.v = {800, -800};
+  c.d_o = {200};
+  CHECK(why("dq", false) == "dS exceeds fp16's 65504: up to 80000");
+  CHECK(why("dv", false) == "");
+  c.d_o = {80};
+  CHECK(why("dq", false) == "");
+  c.k = {4, 0};
+  CHECK(why("dq", false) == "dq exceeds fp16's 65504: up to 128000");
+  c.problem.dtype = Dtype::bf16;
+  CHECK(why("dq", true) == "");
+  c = make_case(1, 4, 4, 16, false, "randn:1e30");
+  for (const bool stored_pairs : {false, true}) CHECK(why("o", stored_pairs).find("Q K^T exceeds fp32's 3.40282e+38: up to ") == 0);
+  c.problem.dtype = Dtype::bf16;
+  CHECK(why("o", false).find("Q K^T exceeds fp32's") == 0);
+  std::fill(c.q.begin(), c.q.end(), 0.0f);
+  CHECK(why("o", true) == "");
+  CHECK(why("dk", false).find("dP exceeds fp32's 3.40282e+38: up to ") == 0);
+}
+
 TEST_CASE("comparer_accepts an honest fp32 attention", "[check]") {
   std::vector<std::pair<std::string, Case>> cases;
   for (const std::string& name : golden_cases()) cases.emplace_back(name, read_golden(name));

@@ -56,6 +56,7 @@ void refuses(const std::string& command, int code, const std::string& says, cons
 
 TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --seqlen 0", 2, "--seqlen 0");
+  refuses("step04", 2, "ATTN_SMEM_LIMIT is 'abc', it must be a positive number of bytes", "ATTN_SMEM_LIMIT=abc");
   refuses("step03 --seqlen -4", 2, "--seqlen -4");
   refuses("step04 --heads 0", 2, "--heads 0");
   refuses("step04 --batch -1", 2, "--batch -1");
@@ -90,6 +91,16 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --tile 64x64 --tile 64x64", 2, "--tile");
   refuses("step04 --softmax-scale 1e40", 2, "finite in fp32");
   refuses("step04 --seqlen 64 --save /proc/no", 2, "--save");
+}
+
+TEST_CASE("a result that is no number says what was too large") {
+  const Outcome backward = run("step05 --dtype fp16 --seqlen 64 --heads 1 --init const:32");
+  CHECK(backward.code == 1);
+  CHECK(backward.err.find("standard backward: dq: ") != std::string::npos);
+  CHECK(backward.err.find("dP exceeds fp16's 65504: up to 65536") != std::string::npos);
+  const Outcome scores = run("step04 --seqlen 64 --heads 1 --init randn:1e30");
+  CHECK(scores.code == 1);
+  CHECK(scores.err.find("Q K^T exceeds fp32's 3.40282e+38: up to ") != std::string::npos);
 }
 
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {

@@ -112,7 +112,7 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           r.lse.value[row] = -kInfinity;
           continue;
         }
-        const double lse = largest + std::log(sum);
+        const double lse = largest + std::log(sum), g = dtype == Dtype::fp32 ? std::abs(lse) / 3 : 0;
         r.lse.value[row] = lse;
         r.lse.allowance[row] = std::max({1.0, std::abs(lse), largest_a / 3});
         const auto add_stored = [&, dtype = dtype](ReferenceTensor& tensor, int64_t at, double term) {
@@ -127,12 +127,12 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           double o = 0, o_allowance = 0;
           for (int j = 0; j < seqlen_k; ++j) {
             if (!c.problem.visible(i, j)) continue;
-            const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), v = c.at_key(c.v, h, j, x), d_o = c.at_query(c.d_o, h, i, x);
+            const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), W = std::max(w, g), v = c.at_key(c.v, h, j, x), d_o = c.at_query(c.d_o, h, i, x);
             o += p * v;
             o_allowance += (p * w + e * std::exp(largest - lse)) * std::abs(v);
             add_stored(r.o, row * d + x, (p * (std::abs(s[j]) + mean_score) + 2 * e) * std::abs(v));
             r.dv.value[(h * seqlen_k + j) * d + x] += p * d_o;
-            r.dv.allowance[(h * seqlen_k + j) * d + x] += (p * w + e) * std::abs(d_o);
+            r.dv.allowance[(h * seqlen_k + j) * d + x] += (p * W + e) * std::abs(d_o);
             add_stored(r.dv, (h * seqlen_k + j) * d + x, (p * (std::abs(s[j]) + mean_score) + 2 * e) * std::abs(d_o));
           }
           r.o.value[row * d + x] = o;
@@ -148,9 +148,11 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
             dp += term;
             dp_abs += std::abs(term);
           }
-          const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3});
+          const double p = std::exp(s[j] - lse), W = std::max({1.0, a[j] / 3, largest_abs / 3, g});
           const double ds = softmax_scale * p * (dp - delta), parts = size * (dp_abs + delta_abs);
-          const double ds_allowance = p * w * parts + e, ds_stored = (p * (1 + std::abs(s[j]) + mean_score) + 2 * e) * parts;
+          r.largest_dp = std::max(r.largest_dp, std::abs(dp));
+          r.largest_ds = std::max(r.largest_ds, std::abs(ds));
+          const double ds_allowance = p * W * parts + e, ds_stored = (p * (1 + std::abs(s[j]) + mean_score) + 2 * e) * parts;
           for (int x = 0; x < d; ++x) {
             const double q = c.at_query(c.q, h, i, x), k = c.at_key(c.k, h, j, x);
             r.dq.value[row * d + x] += ds * k;
@@ -166,6 +168,9 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
     const Reference reference = c.reference();
     CHECK(distance(reference, r, false) < 1e-12);
     CHECK(distance(reference, r, true) < 1e-12);
+    CHECK(reference.largest_dp == Approx(r.largest_dp).epsilon(1e-12));
+    CHECK(reference.largest_ds == Approx(r.largest_ds).epsilon(1e-12));
+    CHECK(c.reference(false).largest_dp == 0);
   }
 }
 
@@ -211,6 +216,32 @@ TEST_CASE("the loss is linear in dO, so dO's own derivative is O", "[reference]"
   for (const auto tensor : {&Reference::dq, &Reference::dk, &Reference::dv}) {
     for (size_t n = 0; n < (once.*tensor).value.size(); ++n) CHECK(2 * (once.*tensor).value[n] == (twice.*tensor).value[n]);
   }
+}
+
+TEST_CASE("the LSE is a part of the gradients' weight alone, and in fp32 alone", "[reference]") {
+  // Scores of 0: w = 1, and LSE = ln 1000 = 6.9, of which a third counts. O keeps w, and so do its averages.
+  Case c = make_case(1, 2, 1000, 8);
+  std::fill(c.q.begin(), c.q.end(), 0.0f);
+  const double p = 1 / 1000.0, weight = std::log(1000.0) / 3, dv = double{std::abs(c.d_o[0])} + std::abs(c.d_o[8]);
+  double v = 0;
+  for (int j = 0; j < 1000; ++j) v += p * std::abs(c.v[8 * j]);
+  const Reference r = c.reference();
+  CHECK(r.o.allowance[0] == Approx(v).epsilon(1e-12));
+  CHECK(r.lse.allowance[0] == Approx(std::log(1000.0)).epsilon(1e-12));
+  CHECK(r.dv.allowance[0] == Approx(p * weight * dv).epsilon(1e-12));
+  CHECK(r.mean_weight == Approx(1).epsilon(1e-12));
+  CHECK(r.largest_weight == 1);
+  c.problem.dtype = Dtype::bf16;
+  CHECK(c.reference().dv.allowance[0] == Approx(p * dv).epsilon(1e-12));
+}
+
+TEST_CASE("the largest dP is that of a visible pair", "[reference]") {
+  Case c = make_case(1, 2, 2, 1, true);
+  c.v = {3, 1000};
+  c.d_o = {7, 0.5f};
+  const Reference r = c.reference();  // query 0 sees key 0 alone: dP = 21; query 1 both: 1.5 and 500
+  CHECK(r.largest_dp == 500);
+  CHECK(r.largest_ds < 500);
 }
 
 TEST_CASE("mask_2x5", "[reference]") { CHECK(mask(2, 5) == "11110/11111"); }
@@ -431,7 +462,7 @@ TEST_CASE("reference on the GPU equals the one on the CPU", "[reference][gpu]") 
   constexpr Dtype fp32 = Dtype::fp32, fp16 = Dtype::fp16, bf16 = Dtype::bf16;
   for (const auto& [heads, seqlen_q, seqlen_k, d, causal, init, dtype] :
        {std::tuple{2, 1, 1, 64, false, "randn", fp32}, {3, 77, 77, 64, true, "randn", fp32}, {2, 100, 131, 40, false, "randn:3", fp16}, {2, 200, 90, 63, true, "abs", bf16},
-        {1, 9, 300, 128, true, "randn", fp16}, {2, 65, 65, 256, false, "randn", fp32}, {1, 64, 64, 1, true, "const:133120", fp32}, {40, 33, 65, 16, true, "randn", fp16}}) {
+        {1, 9, 300, 128, true, "randn", fp16}, {2, 65, 65, 256, false, "randn", fp32}, {1, 64, 64, 1, true, "const:133120", fp32}, {40, 33, 65, 16, true, "randn", fp16}, {3, 2, 1000, 8, false, "randn:0.1", fp32}}) {
     Case c = make_case(heads, seqlen_q, seqlen_k, d, causal, init);
     c.problem.dtype = dtype;
     INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", d " << d << ", " << init << ", " << dtype_name(dtype));
@@ -451,6 +482,8 @@ TEST_CASE("reference on the GPU equals the one on the CPU", "[reference][gpu]") 
         CHECK(gpu.mean_weight == Approx(cpu.mean_weight).epsilon(1e-12));
         CHECK(gpu.largest_weight == Approx(cpu.largest_weight).epsilon(1e-12));
         CHECK(gpu.largest_score == Approx(cpu.largest_score).epsilon(1e-12));
+        CHECK(gpu.largest_dp == Approx(cpu.largest_dp).epsilon(1e-12));
+        CHECK(gpu.largest_ds == Approx(cpu.largest_ds).epsilon(1e-12).margin(1e-12 * cpu.largest_dp));  // dP - D may cancel to rounding
       }
     }
   }

@@ -161,6 +161,28 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
   return result;
 }
 
+std::string describe_overflow(const std::string& output, const Problem& problem, const Reference& reference, bool stored_pairs) {
+  struct Kept {
+    std::string name;
+    double largest;
+    Dtype dtype;
+  };
+  const Dtype pairs = stored_pairs ? problem.dtype : Dtype::fp32;
+  std::vector<Kept> kept = {{"Q K^T", reference.largest_score / std::abs(problem.softmax_scale), Dtype::fp32}, {"S", reference.largest_score, pairs}};
+  if (output == "dq" || output == "dk") {
+    kept.push_back({"dP", reference.largest_dp, pairs});
+    kept.push_back({"dS", reference.largest_ds, problem.dtype});
+  }
+  double largest = 0;
+  for (const double value : reference.find(output).value) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0);  // LSE may be -inf
+  kept.push_back({output, largest, output == "lse" ? Dtype::fp32 : problem.dtype});
+  for (const Kept& value : kept) {
+    const double limit = largest_number(value.dtype);
+    if (value.largest > limit) return value.name + " exceeds " + dtype_name(value.dtype) + "'s " + number(limit, 6) + ": up to " + number(value.largest, 6);
+  }
+  return "";
+}
+
 std::string verdict(bool pass, Dtype dtype, const Reference& reference) {
   constexpr double kLargestClaimed = 64;
   if (!pass) return "FAIL";

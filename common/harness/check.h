@@ -49,6 +49,11 @@ std::optional<double> l2_bound(const Problem& problem, const std::string& output
 CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
                          const Selection& selection, bool default_inputs, bool stored_pairs = false, double factor = 1);
 
+/// Why elements of `output` are infinite or no numbers, where the range of a type is the reason: "dP exceeds fp16's 65504: up to 65536".
+/// Looks, in the order in which they are computed, at what the output is made of - Q K^T, S, dP and dS, in HBM with `stored_pairs` and
+/// otherwise on chip - and at the output itself, with the reference's values. Empty when none is too large.
+std::string describe_overflow(const std::string& output, const Problem& problem, const Reference& reference, bool stored_pairs);
+
 /// "PASS", "FAIL", or "PASS, 1e-6 not claimed: scores up to 4.1e+09" (in half precision "2u of fp16 not claimed") where a weight above 64
 /// (scores, or the terms they are summed from, beyond 192) makes the allowance so wide that passing no longer means those digits.
 std::string verdict(bool pass, Dtype dtype, const Reference& reference);

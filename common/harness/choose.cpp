@@ -88,17 +88,16 @@ TileShape choose_tile(const Options& options, const Step& step, const Problem& p
     throw Unsupported(fmt::format("{} has no fp32 on tensor cores for head_dim {}; it runs with --product cuda-cores", step.id, p.head_dim));
   if (choices.empty() || !device_has(p.dtype, p)) throw Unsupported(describe_missing_dtype(step, p));
   const auto refuse_sram = [&](const TileChoice& tile, const char* which) {
-    throw Unsupported(fmt::format("{} at head_dim {}: {} tile {}x{} asks for {} bytes of SRAM per block, {} are allowed", step.id, p.head_dim, which, tile.shape.br,
-                                  tile.shape.bc, tile.sram_bytes, p.sram_limit));
+    throw Unsupported(fmt::format("{} at head_dim {}: {} tile {} asks for {} bytes of SRAM per block, {} are allowed", step.id, p.head_dim, which, tile_name(tile.shape),
+                                  tile.sram_bytes, p.sram_limit));
   };
   if (options.tile && choices.front().shape == TileShape{}) throw Unsupported(fmt::format("{} takes no --tile: its products are a library's, which chooses", step.id));
   if (options.tile) {
     const auto asked = std::find_if(choices.begin(), choices.end(), [&](const TileChoice& c) { return c.shape == *options.tile; });
     if (asked == choices.end()) {
       std::string list;
-      for (const TileChoice& choice : choices) list += fmt::format("{}{}x{}", list.empty() ? "" : ", ", choice.shape.br, choice.shape.bc);
-      throw Unsupported(fmt::format("{} has no tile {}x{} for head_dim {} in {}; compiled in: {}", step.id, options.tile->br, options.tile->bc, p.head_dim,
-                                    type_and_product(p), list));
+      for (const TileChoice& choice : choices) list += (list.empty() ? "" : ", ") + tile_name(choice.shape);
+      throw Unsupported(fmt::format("{} has no tile {} for head_dim {} in {}; compiled in: {}", step.id, tile_name(*options.tile), p.head_dim, type_and_product(p), list));
     }
     if (asked->sram_bytes > p.sram_limit) refuse_sram(*asked, "the");
     return asked->shape;

@@ -65,6 +65,9 @@ void widen(Dtype dtype, std::span<const uint16_t> bits, std::span<float> values)
 /// The unit roundoff u: rounding changes a number by at most u of itself (from the smallest normal number on).
 inline double unit_roundoff(Dtype dtype) { return std::ldexp(1.0, dtype == Dtype::fp32 ? -24 : dtype == Dtype::fp16 ? -11 : -8); }
 
+/// The largest number: 65504 in fp16, 3.4e38 in the others.
+inline double largest_number(Dtype dtype) { return dtype == Dtype::fp16 ? 65504 : dtype == Dtype::fp32 ? 0x1.fffffep127 : 0x1.fep127; }
+
 /// The smallest number above 0: below the normal numbers all are multiples of it, and rounding changes a number by up to half of it.
 inline double smallest_subnormal(Dtype dtype) { return std::ldexp(1.0, dtype == Dtype::fp32 ? -149 : dtype == Dtype::fp16 ? -24 : -133); }
 

@@ -72,7 +72,7 @@ void round_inputs(InputTensors& inputs, Dtype dtype) {
   for (const auto& [name, values] : {std::pair{"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}, {"do", &inputs.d_o}}) {
     const int64_t too_large = round_all(dtype, *values);
     if (too_large >= 0)
-      throw BadArguments(fmt::format("{}: element {} is too large for {}, which holds numbers up to {}", name, too_large, dtype_name(dtype), dtype == Dtype::fp16 ? "65504" : "3.39e+38"));
+      throw BadArguments(fmt::format("{}: element {} is too large for {}, which holds numbers up to {:g}", name, too_large, dtype_name(dtype), largest_number(dtype)));
   }
 }
 

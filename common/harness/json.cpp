@@ -338,7 +338,7 @@ std::string json_text(const RunResult& r) {
   const MethodResult& last = r.methods.back();
   Json json = {{"schema", "attention-run-1"}, {"step", r.step}, {"title", r.title}, {"device", r.device == DeviceKind::gpu ? "gpu" : "cpu"}, {"device_name", r.device_name},
                {"dtype", dtype_name(p.dtype)}, {"product", product_name(p)}};
-  put_text(json, "tile", p.tile == TileShape{} ? "" : fmt::format("{}x{}", p.tile.br, p.tile.bc), "a library chooses its tiles");
+  put_text(json, "tile", p.tile == TileShape{} ? "" : tile_name(p.tile), "a library chooses its tiles");
   json["problem"] = {{"batch", p.batch}, {"heads", p.heads}, {"seqlen_q", p.seqlen_q}, {"seqlen_k", p.seqlen_k}, {"head_dim", p.head_dim}, {"causal", p.causal},
                      {"softmax_scale", p.softmax_scale}};
   if (r.options.load_dir.empty()) {

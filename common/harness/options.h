@@ -55,6 +55,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
 /// "fp32", "fp16", "bf16".
 const char* dtype_name(Dtype dtype);
 
+/// "128x64".
+std::string tile_name(TileShape shape);
+
 /// Where the problem's tile products are computed: "cuda-cores", "tensor-cores".
 const char* product_name(const Problem& problem);
 

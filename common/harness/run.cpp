@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -180,11 +181,14 @@ class Run {
     progress_.stage(fmt::format("{} {}: checking", step_.id, method.name));
     const bool default_inputs = options_.load_dir.empty() && options_.init.is_default() && !options_.softmax_scale;
     for (const Output& output : outputs) {
-      const ReferenceTensor& truth = output.name == "o" ? reference_->o : output.name == "lse" ? reference_->lse : output.name == "dq" ? reference_->dq
-                                     : output.name == "dk" ? reference_->dk : reference_->dv;
-      into.checks.push_back(
-          check_output(output.name, problem_, output.values, truth, selection_, default_inputs, into.grows_quadratically(), tolerance_factor()));
-      if (!into.checks.back().pass) fail(fmt::format("{}: {}", method.name, into.checks.back().reason));
+      CheckResult& result = into.checks.emplace_back(check_output(output.name, problem_, output.values, reference_->find(output.name), selection_, default_inputs,
+                                                                  into.grows_quadratically(), tolerance_factor()));
+      if (result.pass) continue;
+      if (std::isinf(result.max_abs)) {
+        const std::string why = describe_overflow(output.name, problem_, *reference_, into.grows_quadratically());
+        if (!why.empty()) result.reason += "; " + why;
+      }
+      fail(fmt::format("{}: {}", method.name, result.reason));
     }
   }
 

@@ -104,8 +104,6 @@ Sweep sweep_tiles(const Options& options, const Step& step, ChosenDevice& chosen
   return sweep;
 }
 
-std::string tile_name(TileShape shape) { return fmt::format("{}x{}", shape.br, shape.bc); }
-
 std::string describe_article_tile(const Sweep& sweep) {
   const SweptTile *article = sweep.find(kArticleTile), *best = sweep.best();
   const RunResult& any = sweep.tiles.front().run;

@@ -35,9 +35,6 @@ struct Sweep {
 /// Throws Unsupported when the step's tiles are a library's, its dtype is not served here, or no tile fits; else as run_step.
 Sweep sweep_tiles(const Options& options, const Step& step, ChosenDevice& chosen, Progress& progress);
 
-/// "128x64".
-std::string tile_name(TileShape shape);
-
 /// How the article's tile does beside the best, in one line.
 std::string describe_article_tile(const Sweep& sweep);
 

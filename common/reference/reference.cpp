@@ -56,6 +56,7 @@ std::set<int64_t> heads_of(const std::vector<HeadRow>& rows) {
 }  // namespace
 
 double least_pair(Dtype dtype) { return dtype == Dtype::fp32 ? 0 : smallest_subnormal(dtype) / 2 / (2 * unit_roundoff(dtype)); }
+double lse_share_of_weight(Dtype dtype) { return dtype == Dtype::fp32 ? 1.0 / 3 : 0; }
 double flushed_pair(Dtype dtype) { return dtype == Dtype::fp32 ? std::numeric_limits<float>::min() / 1e-6 : 0; }
 
 int64_t visible_keys(const Problem& problem, int64_t i) {

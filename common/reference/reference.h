@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/harness/problem.h"
@@ -56,14 +57,15 @@ struct ReferenceTensor {
   std::vector<double> stored;  // empty in fp32
 };
 
-/// With s_ij = scale q_i k_j, A_ij = |scale| sum_c |q_ic k_jc| and w_ij = max(1, A_ij/3, max_j |s_ij| / 3) over the visible keys:
+/// With s_ij = scale q_i k_j, A_ij = |scale| sum_c |q_ic k_jc|, w_ij = max(1, A_ij/3, max_j |s_ij| / 3) over the visible keys, and
+/// W_ij = max(w_ij, g_i), where g_i = lse_share_of_weight(dtype) |lse_i|:
 ///   o    sum_j P_ij v_jc                        allowance  sum_j P_ij w_ij |v_jc|
 ///   lse  ln sum_j exp s_ij                      allowance  max(1, |lse_i|, max_j A_ij / 3)
-///   dv   sum_i P_ij dO_ic                       allowance  sum_i P_ij w_ij |dO_ic|
-///   dq   scale sum_j P_ij (dP_ij - D_i) k_jc    allowance  |scale| sum_j P_ij w_ij (|dP|_ij + |D|_i) |k_jc|
-///   dk   scale sum_i P_ij (dP_ij - D_i) q_ic    allowance  |scale| sum_i P_ij w_ij (|dP|_ij + |D|_i) |q_ic|
+///   dv   sum_i P_ij dO_ic                       allowance  sum_i P_ij W_ij |dO_ic|
+///   dq   scale sum_j P_ij (dP_ij - D_i) k_jc    allowance  |scale| sum_j P_ij W_ij (|dP|_ij + |D|_i) |k_jc|
+///   dk   scale sum_i P_ij (dP_ij - D_i) q_ic    allowance  |scale| sum_i P_ij W_ij (|dP|_ij + |D|_i) |q_ic|
 /// where dP_ij = sum_c dO_ic v_jc, D_i = sum_c dO_ic o_ic, and |dP|, |D| are the sums of the terms' absolute values.
-/// In fp32 P_ij w_ij is P_ij w_ij + flushed_pair(dtype) in all of these but lse's.
+/// In fp32 flushed_pair(dtype) joins P_ij w_ij and P_ij W_ij in all of these but lse's.
 /// A row that sees no key: o = 0, lse = -inf, no gradient, allowance 0.
 /// In half precision (problem.dtype) P and dS are rounded to the type, and below its normal numbers by up to half the smallest
 /// subnormal: e = least_pair(dtype) for each visible pair joins P_ij w_ij in the allowance of dv and the whole coefficient of |k_jc|,
@@ -78,6 +80,10 @@ struct Reference {
   double mean_weight = 0;              // mean over the selected rows that see a key of sum_j P_ij w_ij
   double largest_weight = 0;           // max of w_ij over their visible pairs
   double largest_score = 0;            // max of |s_ij| over them
+  double largest_dp = 0;               // max of |dP_ij| and of |dS_ij|, dS_ij = scale P_ij (dP_ij - D_i), over them; 0 without a backward
+  double largest_ds = 0;
+
+  const ReferenceTensor& find(const std::string& name) const { return name == "o" ? o : name == "lse" ? lse : name == "dq" ? dq : name == "dk" ? dk : dv; }
 };
 
 /// On all cores of the CPU. Throws std::bad_alloc when the results do not fit.
@@ -101,6 +107,10 @@ double least_pair(Dtype dtype);
 /// What a step may flush to 0 of one P_ij in fp32, everything below the smallest normal number 2^-126, in units of tol: it joins
 /// P_ij w_ij in every allowance. 0 in half precision, where least_pair is far larger.
 double flushed_pair(Dtype dtype);
+
+/// A backward that computes P again takes it from an LSE in fp32, whose roundings all keys of a row share: this times |lse_i| is a part
+/// of the gradients' weight. A third in fp32, as for a score; 0 in half precision, where a rounding of fp32 does not show.
+double lse_share_of_weight(Dtype dtype);
 
 /// For the two implementations: the number of keys that query i sees (they are the first ones), the selected rows with a full
 /// selection spelled out, and the Reference with its tensors allocated.

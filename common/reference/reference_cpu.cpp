@@ -109,7 +109,7 @@ struct TransposedTile {
 struct RowStatistics {
   double largest = -std::numeric_limits<double>::infinity();
   double total = 0;
-  double weight = 0;     // max(1, max_j |s_ij| / 3): the part of w_ij that the row shares
+  double weight = 0;     // max(1, max_j |s_ij| / 3, g_i): the part of the gradients' weight that the row shares
   double delta = 0;      // sum_c dO_ic o_ic
   double delta_abs = 0;  // sum_c |dO_ic o_ic|
   double mean_score = 0; // sum_j P_ij |s_ij|; in half precision alone
@@ -120,7 +120,7 @@ struct Run {
   const HostInputs& in;
   const bool backward;
   const bool half = problem.dtype != Dtype::fp32;
-  const double least = least_pair(problem.dtype), flushed = flushed_pair(problem.dtype);
+  const double least = least_pair(problem.dtype), flushed = flushed_pair(problem.dtype), lse_share = lse_share_of_weight(problem.dtype);
   const int64_t d = problem.head_dim;
   const double scale = problem.softmax_scale;
 
@@ -184,9 +184,13 @@ class QueryBlock {
         signed_and_absolute(run_.d, kTile, d_o_.row(r), d_o_.abs_row(r), v.element.data(), kTile, dp, dp_abs);
         for (int64_t j = 0; j < keys; ++j) {
           const double parts = std::abs(run_.scale) * (dp_abs[j] + statistics_[r].delta_abs);
-          dp[j] = run_.scale * p(r, j0)[j] * (dp[j] - statistics_[r].delta);
           const bool visible = j0 + j < seen_[r];
-          dp_abs[j] = visible ? weighted(r, j0)[j] * parts + run_.least : 0;
+          if (visible) largest_dp_ = std::max(largest_dp_, std::abs(dp[j]));
+          dp[j] = run_.scale * p(r, j0)[j] * (dp[j] - statistics_[r].delta);
+          largest_ds_ = std::max(largest_ds_, std::abs(dp[j]));
+          // P_ij w_ij becomes P_ij max(w_ij, g_i): w_ij is at least the rest of the row's weight already.
+          const double with_lse = std::max(weighted(r, j0)[j], p(r, j0)[j] * statistics_[r].weight + run_.flushed);
+          dp_abs[j] = visible ? with_lse * parts + run_.least : 0;
           if (run_.half) dp_stored[j] = (p(r, j0)[j] + stored(r, j0)[j]) * parts;
         }
         signed_and_absolute(keys, pitch_, dp, dp_abs, k.row(0), pitch_, &sum[r * pitch_], &sum_abs[r * pitch_]);
@@ -199,7 +203,7 @@ class QueryBlock {
   void store_forward(Reference& reference, int64_t first) const {
     store(reference.o, first, o_, o_abs_, o_stored_);
     for (int64_t r = 0; r < count_; ++r) {
-      const double lse = statistics_[r].largest + std::log(statistics_[r].total);  // -inf + -inf for a row that sees no key
+      const double lse = lse_of(statistics_[r]);
       reference.lse.value[first + r] = lse;
       reference.lse.allowance[first + r] = seen_[r] == 0 ? 0 : std::max({1.0, std::abs(lse), largest_a_[r] / 3});
       if (run_.half) reference.lse.stored[first + r] = statistics_[r].mean_score;
@@ -209,10 +213,15 @@ class QueryBlock {
   const std::vector<RowStatistics>& statistics() const { return statistics_; }
   bool sees_a_key(int64_t r) const { return seen_[r] > 0; }
   double mean_weight(int64_t r) const { return mean_weight_[r]; }
-  double largest_weight(int64_t r) const { return std::max(statistics_[r].weight, largest_a_[r] / 3); }
+  double largest_weight(int64_t r) const { return std::max(row_weight(r), largest_a_[r] / 3); }
   double largest_score(int64_t r) const { return largest_score_[r]; }
+  double largest_dp() const { return largest_dp_; }  // of all the rows; after query_gradients()
+  double largest_ds() const { return largest_ds_; }
 
  private:
+  static double lse_of(const RowStatistics& row) { return row.largest + std::log(row.total); }  // -inf + -inf for a row that sees no key
+  /// The part of w_ij that the row shares.
+  double row_weight(int64_t r) const { return std::max(1.0, largest_score_[r] / 3); }
   double* p(int64_t r, int64_t j) { return p_.data() + r * keys_pitch_ + j; }
   double* weighted(int64_t r, int64_t j) { return p_weighted_.data() + r * keys_pitch_ + j; }
   double* stored(int64_t r, int64_t j) { return p_stored_.data() + r * keys_pitch_ + j; }
@@ -255,10 +264,10 @@ class QueryBlock {
         if (run_.half) stored(r, 0)[j] = std::abs(s[j]);
       }
       for (int64_t j = 0; j < seen_[r]; ++j) row.total += s[j] = std::exp(s[j] - row.largest);
-      row.weight = std::max(1.0, largest_score_[r] / 3);
+      if (seen_[r] > 0) row.weight = std::max(row_weight(r), run_.lse_share * std::abs(lse_of(row)));
       for (int64_t j = 0; j < seen_[r]; ++j) {
         s[j] /= row.total;
-        a[j] = s[j] * std::max(row.weight, a[j] / 3);
+        a[j] = s[j] * std::max(row_weight(r), a[j] / 3);
         mean_weight_[r] += a[j];
         a[j] += run_.flushed;
         if (run_.half) row.mean_score += s[j] * stored(r, 0)[j];
@@ -288,6 +297,7 @@ class QueryBlock {
   std::vector<double> o_, o_abs_, o_stored_;
   std::vector<RowStatistics> statistics_;
   std::vector<double> largest_a_, largest_score_, mean_weight_;
+  double largest_dp_ = 0, largest_ds_ = 0;
 };
 
 /// dK and dV of up to kTile key rows of one head, and their allowances: one loop over the queries, kTile at a time.
@@ -384,6 +394,8 @@ Reference compute_reference_cpu(const Problem& problem, const HostInputs& inputs
     if (backward) block.query_gradients(reference.dq, first);
     if (backward && selection.full) std::copy(block.statistics().begin(), block.statistics().end(), statistics.begin() + first);
     const std::lock_guard lock(guard);
+    reference.largest_dp = std::max(reference.largest_dp, block.largest_dp());
+    reference.largest_ds = std::max(reference.largest_ds, block.largest_ds());
     for (int64_t r = 0; r < static_cast<int64_t>(piece.size()); ++r) {
       if (!block.sees_a_key(r)) continue;
       ++rows_with_keys;

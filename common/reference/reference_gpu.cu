@@ -41,6 +41,7 @@ struct Shape {
   double scale;
   double least;    // least_pair
   double flushed;  // flushed_pair
+  double lse_share;  // lse_share_of_weight
 
   /// Problem::visible, for device code.
   __device__ bool visible(int64_t i, int64_t j) const { return !causal || j <= i + seqlen_k - seqlen_q; }
@@ -59,7 +60,7 @@ struct Group {
 /// What is known of each query row of the batch, indexed head * seqlen_q + i. P_ij = exp(s_ij - largest) / total: with the LSE instead
 /// of the two, scores of 1e10 would leave five digits.
 struct RowStatistics {
-  double largest, total, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score;
+  double largest, total, lse, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score, largest_dp, largest_ds;
 };
 
 /// Tiles with the dimension (or the other side's row) first; one column more than needed, so that the threads that fill a column
@@ -188,6 +189,7 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
       RowStatistics& row = statistics[group.head * shape.seqlen_q + i];
       row.largest = largest[a];
       row.total = total[a];
+      row.lse = largest[a] + log(total[a]);  // -inf + -inf where no key is visible
       row.mean_score = total[a] > 0 ? total_score[a] / total[a] : 0;
       row.largest_score = largest_score[a];
       row.largest_a = largest_a[a];
@@ -197,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
 
 /// One output of the group's rows, columns c0 = (blockIdx.x % col_blocks) * kCols onwards, and its allowance, into rows
 /// group.begin, ... of value and allowance [.., d]. Needs row_statistics of every query row that it meets and, for dQ and dK,
-/// their delta. With Output::o the first column block also leaves the rows' mean weight in `statistics`. `stored`: ReferenceTensor's
+/// their delta. The first column block also leaves the rows' mean weight (Output::o) or largest dP and dS (Output::dq) in `statistics`. `stored`: ReferenceTensor's
 /// stored takes the allowance's place.
 template <Output kOutput>
 __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks, bool stored,
@@ -222,6 +224,7 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
   RowStatistics* const row_of = statistics + group.head * shape.seqlen_q;
 
   double sum[kPerOwn][kPerCol] = {}, sum_abs[kPerOwn][kPerCol] = {}, weight[kPerOwn] = {};
+  double largest_dp[kPerOwn] = {}, largest_ds[kPerOwn] = {};
   const Range others = visible_range(shape, kOwnQueries, own_row[0], own_row[group.count - 1]);
   for (int64_t other0 = others.first; other0 < others.end; other0 += kOther) {
     double s[kPerOwn][kPerOther], s_abs[kPerOwn][kPerOther], dp[kPerOwn][kPerOther], dp_abs[kPerOwn][kPerOther];
@@ -238,7 +241,8 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
         double to_value = 0, to_allowance = 0;
         if (own >= 0 && other < others.end && shape.visible(i, j)) {
           const RowStatistics& row = row_of[i];
-          const double w = fmax(fmax(1.0, fabs(shape.scale) * s_abs[a][b] / 3), row.largest_score / 3);
+          double w = fmax(fmax(1.0, fabs(shape.scale) * s_abs[a][b] / 3), row.largest_score / 3);
+          if constexpr (kOutput != Output::o) w = fmax(w, shape.lse_share * fabs(row.lse));
           const double p = exp(shape.scale * s[a][b] - row.largest) / row.total;
           const double p_score = p * (fabs(shape.scale * s[a][b]) + row.mean_score), p_weight = p * w + shape.flushed;
           weight[a] += p * w;
@@ -246,6 +250,10 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
             const double parts = fabs(shape.scale) * (dp_abs[a][b] + row.delta_abs);
             to_value = p * shape.scale * (dp[a][b] - row.delta);
             to_allowance = stored ? (p + p_score + 2 * shape.least) * parts : p_weight * parts + shape.least;
+            if constexpr (kOutput == Output::dq) {
+              largest_dp[a] = fmax(largest_dp[a], fabs(dp[a][b]));
+              largest_ds[a] = fmax(largest_ds[a], fabs(to_value));
+            }
           } else {
             to_value = p;
             to_allowance = stored ? p_score + 2 * shape.least : p_weight + (kOutput == Output::o ? shape.least / row.total : shape.least);
@@ -286,6 +294,16 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
     if (kOutput == Output::o) {
       for (int step = 8; step > 0; step /= 2) weight[a] += __shfl_xor_sync(0xffffffffu, weight[a], step, 16);
       if (c0 == 0 && tx == 0 && own_row[n] >= 0) row_of[own_row[n]].mean_weight = weight[a];
+    }
+    if (kOutput == Output::dq) {
+      for (int step = 8; step > 0; step /= 2) {
+        largest_dp[a] = fmax(largest_dp[a], __shfl_xor_sync(0xffffffffu, largest_dp[a], step, 16));
+        largest_ds[a] = fmax(largest_ds[a], __shfl_xor_sync(0xffffffffu, largest_ds[a], step, 16));
+      }
+      if (c0 == 0 && tx == 0 && own_row[n] >= 0) {
+        row_of[own_row[n]].largest_dp = largest_dp[a];
+        row_of[own_row[n]].largest_ds = largest_ds[a];
+      }
     }
     if (own_row[n] < 0) continue;
 #pragma unroll
@@ -387,7 +405,8 @@ class RowList {
 class HeadBatch {
  public:
   HeadBatch(const Problem& problem, const HostInputs& in, int64_t first_head, int64_t heads, bool backward)
-      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale, least_pair(problem.dtype), flushed_pair(problem.dtype)},
+      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale, least_pair(problem.dtype), flushed_pair(problem.dtype),
+               lse_share_of_weight(problem.dtype)},
         col_blocks_((problem.head_dim + kCols - 1) / kCols),
         q_(part(in.q, first_head, heads, problem.seqlen_q)), k_(part(in.k, first_head, heads, problem.seqlen_k)),
         v_(part(in.v, first_head, heads, problem.seqlen_k)), d_o_(backward ? part(in.d_o, first_head, heads, problem.seqlen_q) : Buffer<float>(0)),
@@ -477,12 +496,13 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
     for (int64_t n = 0; n < queries.size(); ++n) {
       const HeadRow at = query_part.rows[n];
       const RowStatistics& row = statistics[(at.head - first_head) * problem.seqlen_q + at.row];
-      const double lse = row.largest + std::log(row.total);  // -inf + -inf where no key is visible
-      reference.lse.value[query_part.begin + n] = lse;
+      reference.lse.value[query_part.begin + n] = row.lse;
       if (visible_keys(problem, at.row) == 0) continue;
-      reference.lse.allowance[query_part.begin + n] = std::max({1.0, std::abs(lse), row.largest_a / 3});
+      reference.lse.allowance[query_part.begin + n] = std::max({1.0, std::abs(row.lse), row.largest_a / 3});
       if (!reference.lse.stored.empty()) reference.lse.stored[query_part.begin + n] = row.mean_score;
       reference.largest_score = std::max(reference.largest_score, row.largest_score);
+      reference.largest_dp = std::max(reference.largest_dp, row.largest_dp);
+      reference.largest_ds = std::max(reference.largest_ds, row.largest_ds);
       reference.largest_weight = std::max({reference.largest_weight, 1.0, row.largest_score / 3, row.largest_a / 3});
       weights.sum += row.mean_weight;
       ++weights.rows;

@@ -103,7 +103,7 @@ std::string figures_json(const DeviceFigures& f) {
   const auto put_products = [&](const char* key, const std::vector<TileProductRate>& rates) {
     json[key] = Json::array();
     for (const TileProductRate& rate : rates)
-      json[key].push_back({{"dtype", dtype_name(rate.dtype)}, {"head_dim", rate.head_dim}, {"tile", fmt::format("{}x{}", rate.tile.br, rate.tile.bc)},
+      json[key].push_back({{"dtype", dtype_name(rate.dtype)}, {"head_dim", rate.head_dim}, {"tile", tile_name(rate.tile)},
                            {"blocks_per_sm", rate.blocks_per_sm}, {"flops_per_second", rate.flops_per_second},
                            {"flops_per_byte_of_bandwidth", rate.flops_per_second / f.bandwidth()}});
   };

@@ -103,7 +103,7 @@ std::vector<Finding> ability_findings(const DeviceFigures& f, const CounterAcces
   std::vector<Finding> findings;
   std::string tiles;
   for (const TileProductRate& rate : f.tile_products)
-    if (rate.dtype == Dtype::fp32) tiles += fmt::format("{}{}x{} at d {}", tiles.empty() ? "" : ", ", rate.tile.br, rate.tile.bc, rate.head_dim);
+    if (rate.dtype == Dtype::fp32) tiles += fmt::format("{}{} at d {}", tiles.empty() ? "" : ", ", tile_name(rate.tile), rate.head_dim);
   findings.push_back({"SRAM", State::ok, fmt::format("a block may ask for {} bytes; fp32 tiles that fit: {}", f.sram_bytes_per_block, tiles.empty() ? "none" : tiles), ""});
   findings.push_back(dtype_finding(f));
   if (counters.allowed)
@@ -152,7 +152,7 @@ std::string figures_text(const DeviceFigures& f) {
   product("bf16 mma.sync, operands in registers", f.mma_bf16);
   const auto tile_product = [&](const TileProductRate& rate, const char* how) {
     text += fmt::format("  {:<36}{:>14}   R/BW {:.3g} FLOP/byte{}\n",
-                        fmt::format("{} tiles in SRAM, d {}, {}x{} (R)", dtype_name(rate.dtype), rate.head_dim, rate.tile.br, rate.tile.bc),
+                        fmt::format("{} tiles in SRAM, d {}, {} (R)", dtype_name(rate.dtype), rate.head_dim, tile_name(rate.tile)),
                         human_rate(rate.flops_per_second, "FLOP"), rate.flops_per_second / f.bandwidth(), how);
   };
   for (const TileProductRate& rate : f.tile_products) tile_product(rate, "");

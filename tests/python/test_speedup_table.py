@@ -22,6 +22,7 @@ import result_markers
 import result_tables
 import results
 import speedup_table
+import store_profiles
 
 STEPS = pathlib.Path(os.environ.get("ATTN_STEP_FOLDER", REPOSITORY / "build"))
 FAKE_STEP = pathlib.Path(__file__).with_name("fake_step.py")
@@ -360,6 +361,30 @@ class Documents(InFolder):
         self.assertEqual(self.call("--check"), (0, "", ""))
         self.readme.write_text("<!-- results:profile step=../x -->\n<!-- /results -->\n")
         self.assertEqual(self.call("--write")[0], 2)
+
+    def test_what_is_stored_of_a_profile(self):
+        output = """==PROF== Connected to process 7 (/home/a/build/step04)
+step04 online softmax 0.5 ms
+==PROF== Profiling "attention": 0%....100% - 1 pass
+[7] step04@127.0.0.1
+  void attention<Tile>(Mask) (4096, 1, 1)x(128, 1, 1), Context 1
+    Section: Command line profiler metrics
+    -------------------- ----------- ------------
+    Metric Name          Metric Unit Metric Value
+    -------------------- ----------- ------------
+    dram__bytes_read.sum       Mbyte         1.50
+    -------------------- ----------- ------------
+    Warning: no clocks locked
+
+==WARNING== Found outstanding GPU clock reset
+==PROF== Disconnected from process 7
+"""
+        stored = store_profiles.profiler_part("step04", output)
+        self.assertEqual(stored, "step04\n  void attention<Tile>(Mask) (4096, 1, 1)x(128, 1, 1), Context 1\n    Section: Command line profiler metrics\n"
+                                 "    Metric Name          Metric Unit Metric Value\n    dram__bytes_read.sum       Mbyte         1.50\n")
+        self.assertEqual("\n".join(result_markers.profiler_lines(stored)) + "\n", stored, "nothing is left to take out of what is stored")
+        self.assertEqual(store_profiles.profiler_part("step05", output), "", "no kernel of that step")
+        self.assertEqual(store_profiles.profiler_part("step04", "==PROF== Connected to process 7\n==WARNING== No kernels were profiled.\n"), "")
 
     def test_print_and_merge(self):
         other = self.write("other.json", made_up_file(made_up_row("step02", 9.0), gpu="NVIDIA Other"))

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <stdexcept>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "common/device/cpu/worker.h"
+#include "common/harness/memory.h"
 
 namespace attention::executor {
 
@@ -166,14 +166,8 @@ KernelFindings::KernelFindings(std::vector<Finding> found)
       findings(std::move(found)) {}
 
 int64_t sram_limit() {
-  constexpr int64_t limit = 227 * 1024;
-  const char* lowered = std::getenv("ATTN_SMEM_LIMIT");
-  if (!lowered) return limit;
-  char* end = nullptr;
-  const long long value = std::strtoll(lowered, &end, 10);
-  if (end == lowered || *end != '\0' || value <= 0)
-    throw BadArguments(std::string("ATTN_SMEM_LIMIT is '") + lowered + "', it must be a positive number of bytes");
-  return std::min<int64_t>(limit, value);
+  constexpr int64_t kLimit = 227 * 1024;
+  return lowered_sram_limit(kLimit);
 }
 
 int os_threads() {

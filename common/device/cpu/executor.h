@@ -139,8 +139,8 @@ struct KernelFindings : CheckFailed {
 /// refuse, Unsupported for more than 2^31-1 blocks, KernelFindings for what the checks found.
 void run_grid(const Grid& grid);
 
-/// Bytes of SRAM that a block may ask for: 227 KiB (the H100's and H200's limit), or ATTN_SMEM_LIMIT if that is less.
-/// Throws BadArguments when ATTN_SMEM_LIMIT is not a positive number.
+/// Bytes of SRAM that a block may ask for: 227 KiB (the H100's and H200's limit), or what the environment lowers it to
+/// (lowered_sram_limit, whose exception it throws).
 int64_t sram_limit();
 
 /// OS threads that a grid runs on with executor_options().

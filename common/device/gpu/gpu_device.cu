@@ -2,12 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "common/device/device_api.h"
 #include "common/device/gpu/cuda_check.h"
 #include "common/device/gpu/launch_log.h"
+#include "common/harness/memory.h"
 #include "common/traffic/measure.h"
 
 namespace attention {
@@ -36,8 +36,7 @@ class GpuDevice final : public Device, public MeasurableDevice {
   GpuDevice() {
     cuda_check(cudaSetDevice(0), "cudaSetDevice");
     cuda_check(cudaGetDeviceProperties(&properties_, 0), "cudaGetDeviceProperties");
-    sram_limit_ = static_cast<int64_t>(properties_.sharedMemPerBlockOptin);
-    if (const char* lowered = std::getenv("ATTN_SMEM_LIMIT")) sram_limit_ = std::min(sram_limit_, static_cast<int64_t>(std::atoll(lowered)));
+    sram_limit_ = lowered_sram_limit(static_cast<int64_t>(properties_.sharedMemPerBlockOptin));
     cuda_check(cudaEventCreate(&begin_), "cudaEventCreate");
     cuda_check(cudaEventCreate(&end_), "cudaEventCreate");
   }

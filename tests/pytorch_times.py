@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""PyTorch's times for tests/gpu_round.py, measured as plots/compare_pytorch.py measures: medians of runs with the L2 flushed, in turn.
+
+    python3 tests/pytorch_times.py '[[4, 32, 4096, 64], ...]'          batch, heads, N, head_dim of each shape
+
+Prints {"fp16 4 32 4096 64": {"eager": ms, "fused": ms, "fused causal": ms, "eager backward": ms}, ...} for fp32, whose fused kernel is
+SDPA's efficient one (TF32 off), and fp16, where it is FlashAttention-2.
+"""
+import json
+import pathlib
+import sys
+import types
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "plots"))
+import compare_pytorch
+
+SECONDS = 0.3  # of timed runs per method, and at least 20 runs
+
+
+def times(dtype, fused, batch, heads, seqlen, head_dim, clock):
+    tensors = compare_pytorch.make_tensors(types.SimpleNamespace(dtype=dtype, batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, seed=0))
+    named = lambda causal: {method.name: method for method in compare_pytorch.torch_methods(seqlen, causal, "cuda")}
+    full, causal = named(False), named(True)
+    wanted = {"eager": ("forward", full["eager"]), "fused": ("forward", full[fused]), "fused causal": ("forward", causal[fused]), "eager backward": ("backward", full["eager"])}
+    starts = {name: compare_pytorch.work_of(*what, tensors)[0] for name, what in wanted.items()}
+    found, lost = compare_pytorch.measure(starts, clock, None, SECONDS)
+    if lost:
+        sys.exit("; ".join(f"{name}: {why}" for name, why in lost.items()))
+    return {name: time["median_ms"] for name, time in found.items()}
+
+
+def main():
+    torch = compare_pytorch.torch
+    if torch is None:
+        sys.exit(f"PyTorch is not installed ({compare_pytorch.why_no_torch})")
+    torch.set_float32_matmul_precision("highest")  # no TF32 in eager's products
+    clock = compare_pytorch.Clock(torch.cuda.get_device_properties(0).L2_cache_size)
+    print(json.dumps({" ".join(map(str, (dtype, *shape))): times(dtype, fused, *shape, clock)
+                      for dtype, fused in (("fp32", "SDPA efficient"), ("fp16", "SDPA flash")) for shape in json.loads(sys.argv[1])}))
+
+
+if __name__ == "__main__":
+    main()
