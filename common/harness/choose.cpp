@@ -50,7 +50,7 @@ Problem make_problem(const Options& options, const Step& step, const Device& dev
     throw Unsupported(fmt::format("{} takes head_dim 1 to {}, not {}", step.id, step.largest_head_dim, head_dim));
   p.head_dim = static_cast<int>(head_dim);
   p.causal = options.causal;
-  p.dtype = options.dtype.value_or(Dtype::fp32);
+  p.dtype = options.dtype.value_or(step.default_dtype);
   if (p.dtype != Dtype::fp32 && options.tensor_cores == false) throw Unsupported(fmt::format("{} runs on tensor cores alone; --product cuda-cores is for fp32", dtype_name(p.dtype)));
   p.on_tensor_cores = p.dtype == Dtype::fp32 && options.tensor_cores.value_or(false);
   p.softmax_scale = options.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))));
@@ -78,11 +78,21 @@ std::string describe_missing_dtype(const Step& step, const Problem& p) {
     other.dtype = dtype;
     if (device_has(dtype, p) && !step.tiles(other).empty()) served.push_back(dtype_name(dtype));
   }
-  return line + (served.empty() ? "" : fmt::format("; {} work{} here (--dtype {})", fmt::join(served, " and "), served.size() == 1 ? "s" : "", served.back()));
+  if (!served.empty()) line += fmt::format("; {} work{} here (--dtype {})", fmt::join(served, " and "), served.size() == 1 ? "s" : "", served.back());
+  if (!step.same_algorithm.empty()) line += fmt::format("; {} is the same algorithm and has {}", step.same_algorithm, dtype_name(p.dtype));
+  return line;
+}
+
+void refuse_older_gpu(const Step& step, const Problem& p) {
+  if (p.compute_capability == 0 || p.compute_capability >= step.first_compute_capability) return;
+  throw Unsupported(fmt::format("{} needs a GPU of compute capability {}.{} or newer, this one has {}.{}; {} is the same algorithm and runs here", step.id,
+                                step.first_compute_capability / 10, step.first_compute_capability % 10, p.compute_capability / 10, p.compute_capability % 10,
+                                step.same_algorithm));
 }
 }  // namespace
 
 TileShape choose_tile(const Options& options, const Step& step, const Problem& p) {
+  refuse_older_gpu(step, p);
   const std::vector<TileChoice> choices = step.tiles(p);
   if (p.on_tensor_cores && (choices.empty() || choices.front().shape == TileShape{}))
     throw Unsupported(fmt::format("{} has no fp32 on tensor cores for head_dim {}; it runs with --product cuda-cores", step.id, p.head_dim));

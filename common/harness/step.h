@@ -63,6 +63,9 @@ struct Step {
   std::string chapter;  // "docs/04-online-softmax.md"
   std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served; 0x0: a library chooses
   int largest_head_dim = 0;
+  Dtype default_dtype = Dtype::fp32;  // without --dtype
+  int first_compute_capability = 0;   // of the GPUs that it runs on, 80 for 8.0
+  std::string same_algorithm;         // the step that serves what this one does not, its dtypes and GPUs; "" = none
   double fp32_tolerance_factor = 1;  // of the check in fp32; 1 for all that is ours (docs/yardstick.md says why a library needs more)
   std::string if_wrong;         // what to do when a run ends with exit 1, for its line on stderr ("" = nothing to add); the exercises'
   std::vector<Method> methods;  // in the order they run; the last one is what the report is about
