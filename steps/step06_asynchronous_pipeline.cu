@@ -142,15 +142,22 @@ inline std::vector<KernelCost> cost(const Problem& p) {
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
-  if (p.head_dim % 8 != 0)
-    throw Unsupported("step06 takes head_dim 8, 16, 24 ... 256, not " + std::to_string(p.head_dim) + ": asynchronous copies need rows of whole 16-byte vectors; step04 takes any");
   return tile_choices(p, AsyncTiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
+}
+
+inline std::string refusal(const Problem& p) {
+  if (p.dtype == Dtype::fp32) return "is for fp16 and bf16 (--dtype fp16); step04 is the same algorithm in fp32";
+  if (p.compute_capability != 0 && p.compute_capability < 80)
+    return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " + std::to_string(p.compute_capability / 10) + "." +
+           std::to_string(p.compute_capability % 10) + "; step04 is the same algorithm without that";
+  if (p.head_dim % 8 != 0) return "takes head_dim 8, 16, 24 and so on to 256, not " + std::to_string(p.head_dim) + ": a copy is 16 bytes of one row; step04 takes any";
+  return "";
 }
 
 inline Step step() {
   return {.id = "step06", .title = "asynchronous pipeline", .idea = "tiles travel while the tensor cores work, and the softmax in between is shorter",
           .chapter = "docs/06-asynchronous-pipeline.md", .tiles = tiles, .largest_head_dim = 256,
-          .default_dtype = Dtype::fp16, .first_compute_capability = 80, .same_algorithm = "step04",
+          .default_dtype = Dtype::fp16, .refusal = refusal,
           .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
 }
 

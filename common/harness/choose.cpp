@@ -78,21 +78,12 @@ std::string describe_missing_dtype(const Step& step, const Problem& p) {
     other.dtype = dtype;
     if (device_has(dtype, p) && !step.tiles(other).empty()) served.push_back(dtype_name(dtype));
   }
-  if (!served.empty()) line += fmt::format("; {} work{} here (--dtype {})", fmt::join(served, " and "), served.size() == 1 ? "s" : "", served.back());
-  if (!step.same_algorithm.empty()) line += fmt::format("; {} is the same algorithm and has {}", step.same_algorithm, dtype_name(p.dtype));
-  return line;
-}
-
-void refuse_older_gpu(const Step& step, const Problem& p) {
-  if (p.compute_capability == 0 || p.compute_capability >= step.first_compute_capability) return;
-  throw Unsupported(fmt::format("{} needs a GPU of compute capability {}.{} or newer, this one has {}.{}; {} is the same algorithm and runs here", step.id,
-                                step.first_compute_capability / 10, step.first_compute_capability % 10, p.compute_capability / 10, p.compute_capability % 10,
-                                step.same_algorithm));
+  return line + (served.empty() ? "" : fmt::format("; {} work{} here (--dtype {})", fmt::join(served, " and "), served.size() == 1 ? "s" : "", served.back()));
 }
 }  // namespace
 
 TileShape choose_tile(const Options& options, const Step& step, const Problem& p) {
-  refuse_older_gpu(step, p);
+  if (const std::string why = refusal(step, p); !why.empty()) throw Unsupported(fmt::format("{} {}", step.id, why));
   const std::vector<TileChoice> choices = step.tiles(p);
   if (p.on_tensor_cores && (choices.empty() || choices.front().shape == TileShape{}))
     throw Unsupported(fmt::format("{} has no fp32 on tensor cores for head_dim {}; it runs with --product cuda-cores", step.id, p.head_dim));
