@@ -63,10 +63,15 @@ struct Step {
   std::string chapter;  // "docs/04-online-softmax.md"
   std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served; 0x0: a library chooses
   int largest_head_dim = 0;
+  Dtype default_dtype = Dtype::fp32;  // without --dtype
+  std::function<std::string(const Problem&)> refusal;  // why this problem is not served, on the device at hand, and which step serves it; "": it is. May be empty
   double fp32_tolerance_factor = 1;  // of the check in fp32; 1 for all that is ours (docs/yardstick.md says why a library needs more)
   std::string if_wrong;         // what to do when a run ends with exit 1, for its line on stderr ("" = nothing to add); the exercises'
   std::vector<Method> methods;  // in the order they run; the last one is what the report is about
 };
+
+/// What step.refusal says, "" where it has nothing to refuse.
+inline std::string refusal(const Step& step, const Problem& problem) { return step.refusal ? step.refusal(problem) : ""; }
 
 /// Registers a step for a device (called from generated sources before main). Returns true.
 bool register_step(DeviceKind device, Step step);
