@@ -50,6 +50,7 @@ Problem make_problem(const Options& options, const Step& step, const Device& dev
     throw Unsupported(fmt::format("{} takes head_dim 1 to {}, not {}", step.id, step.largest_head_dim, head_dim));
   p.head_dim = static_cast<int>(head_dim);
   p.causal = options.causal;
+  p.left_out = options.left_out;
   p.dtype = options.dtype.value_or(step.default_dtype);
   if (p.dtype != Dtype::fp32 && options.tensor_cores == false) throw Unsupported(fmt::format("{} runs on tensor cores alone; --product cuda-cores is for fp32", dtype_name(p.dtype)));
   p.on_tensor_cores = p.dtype == Dtype::fp32 && options.tensor_cores.value_or(false);
