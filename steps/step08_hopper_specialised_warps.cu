@@ -10,7 +10,7 @@
 //   HBM       4X + L elements, as step04
 //   executes  4 N^2 d FLOPs per head          extra memory  LSE, 4 bytes that count tiles
 //
-//   make step08 && ./step08          (a Hopper GPU; --no-pingpong, --no-overlap show what each is worth)
+//   make step08 && ./step08          (a Hopper GPU; --no-pingpong, --no-overlap, --no-persistent show what each is worth)
 #include "common/harness/step.h"
 #include "common/tile/view.h"
 #include "common/tile/warpgroup.h"
@@ -19,21 +19,21 @@ namespace attention::ATTN_DEVICE::step08 {
 
 constexpr int kStages = 2;
 
-/// At head_dim 128 as many blocks as the GPU has SMs stay and take one query tile after the other, so that the next Q travels while O is
-/// stored. At 64 there is nothing to gain: blocks come and go, one per query tile.
+/// As many blocks as the GPU has SMs stay and take one query tile after the other, so that the next Q travels while O is stored. Not at
+/// head_dim 64, where it gains nothing: there blocks come and go, one per query tile.
 template <class T>
 constexpr bool kPersistent = T::kHeadDim == 128;
 
-template <class T>
+template <class T, bool Persistent>
 struct Sram {
   using Rows = SwizzledTile<typename T::Element, T::kBr, T::kHeadDim>;
   using Keys = SwizzledTile<typename T::Element, T::kBc, T::kHeadDim>;
-  Rows q_and_o[1 + kPersistent<T>];  // O takes Q's place, unless the next Q is on its way there
+  Rows q_and_o[1 + Persistent];  // O takes Q's place, unless the next Q is on its way there
   Keys k[kStages], v[kStages];
   Barrier q_full, q_empty, k_full[kStages], v_full[kStages], k_empty[kStages], v_empty[kStages];
   int tile;  // whose Q it is; -1: there is no more
   __device__ __forceinline__ Rows& q() { return q_and_o[0]; }
-  __device__ __forceinline__ Rows& o() { return q_and_o[kPersistent<T>]; }
+  __device__ __forceinline__ Rows& o() { return q_and_o[Persistent]; }
 };
 
 /// Whose turn at the tensor cores it is: a token that goes round the warpgroups. It takes one named barrier each, where who waits and who
@@ -45,7 +45,7 @@ struct Turn {
 };
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, each of its consumer warpgroups 64; a tile's number says which.
-template <class T, bool Pingpong, bool Overlap>
+template <class T, bool Persistent, bool Pingpong, bool Overlap>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 attention(TileMask mask, Order order, float softmax_scale, const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
           const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O, Global<float> LSE, unsigned* taken) {
@@ -54,8 +54,8 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
   constexpr int kLaunchRegisters = 65536 / T::kThreads / 8 * 8;  // of a thread; those of an SM are 65536
   static_assert(T::kThreads == 128 * (1 + kConsumers));
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * kLaunchRegisters);  // else setmaxnreg waits for ever
-  static_assert(sizeof(Sram<T>) <= 227 * 1024);
-  auto& sram = aligned_sram<Sram<T>>();
+  static_assert(sizeof(Sram<T, Persistent>) <= 227 * 1024);
+  auto& sram = aligned_sram<Sram<T, Persistent>>();
   const int total = order.query_tiles * order.heads;
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {  // a place is full when its bytes have come, and empty when each warp that computes has said so
@@ -86,7 +86,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
           sram.v_empty[ring.stage].wait(ring.parity ^ 1);
           copy_tile(sram.v[ring.stage], V, j * T::kBc, head, sram.v_full[ring.stage]);
         }
-        if (!kPersistent<T>) break;
+        if (!Persistent) break;
         tile = gridDim.x + atomicAdd(taken, 1u);
       }
     }
@@ -157,7 +157,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
         scale_rows(o, alpha);
         pack_weights<E>(p, s);
       }
-      if (kPersistent<T> && speaker) sram.q_empty.arrive();
+      if (Persistent && speaker) sram.q_empty.arrive();
 
       begin_products();
       start_fold(o, p, sram.v[v_ring.stage]);
@@ -167,14 +167,14 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
       if (speaker) sram.v_empty[v_ring.stage].arrive();
       v_ring.next();
 
-      if (kPersistent<T>) {
+      if (Persistent) {
         if (speaker) wait_until_copies_back_have_read();
         __syncwarp();  // the warp's rows of the last O have left
       } else {
         named_sync(4 + me, 128);  // the warpgroup is done with its rows of Q: O takes their place
       }
       finish_rows(o, m, l, softmax_scale, sram.o(), warp_row, O, LSE, mask, q0, head);
-      if (!kPersistent<T>) break;
+      if (!Persistent) break;
     }
     if (speaker) wait_until_copies_back_have_read();  // SRAM must last until then
   }
@@ -190,20 +190,25 @@ inline void forward(const Problem& p, const Tensors& t) {
     using T = decltype(tile);
     const TensorMaps maps = tensor_maps<T>(p, t);
     const int64_t query_tiles = p.heads_total() * ceil_div(p.seqlen_q, T::kBr);
-    unsigned* taken = nullptr;
-    if (kPersistent<T>) set_to_zero(taken = static_cast<unsigned*>(t.scratch("tile counter")), sizeof(unsigned));
-    const auto launch_with = [&](auto kernel) {
-      launch("attention", kernel, kPersistent<T> ? std::min<int64_t>(query_tiles, multiprocessors()) : query_tiles, T::kThreads, sizeof(Sram<T>), tile_mask(p),
-             order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.scratch("LSE"), "LSE"}), taken);
-    };
     const bool pingpong = !p.leaves_out("pingpong"), overlap = !p.leaves_out("overlap");
-    if (pingpong) overlap ? launch_with(attention<T, true, true>) : launch_with(attention<T, true, false>);
-    else overlap ? launch_with(attention<T, false, true>) : launch_with(attention<T, false, false>);
+    const auto launch_with = [&](auto persistent, int64_t blocks, unsigned* taken) {
+      constexpr bool P = decltype(persistent)::value;
+      const auto kernel = pingpong ? (overlap ? attention<T, P, true, true> : attention<T, P, true, false>) : (overlap ? attention<T, P, false, true> : attention<T, P, false, false>);
+      launch("attention", kernel, blocks, T::kThreads, sizeof(Sram<T, P>), tile_mask(p), order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o,
+             row_scalars(p, Target{t.scratch("LSE"), "LSE"}), taken);
+    };
+    if constexpr (kPersistent<T>)
+      if (!p.leaves_out("persistent")) {
+        auto* taken = static_cast<unsigned*>(t.scratch("tile counter"));
+        set_to_zero(taken, sizeof *taken);
+        return launch_with(std::true_type{}, std::min<int64_t>(query_tiles, multiprocessors()), taken);
+      }
+    launch_with(std::false_type{}, query_tiles, nullptr);
   });
 }
 
 inline std::vector<Scratch> scratch(const Problem& p) {
-  if (p.head_dim == 64) return {row_scratch("LSE", p)};
+  if (p.head_dim == 64 || p.leaves_out("persistent")) return {row_scratch("LSE", p)};
   return {row_scratch("LSE", p), {"tile counter", sizeof(unsigned), false}};
 }
 
@@ -215,7 +220,7 @@ inline std::vector<KernelCost> cost(const Problem& p) {
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
-  return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
+  return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t), kPersistent<decltype(t)>>); });
 }
 
 inline Step step() {
@@ -223,7 +228,8 @@ inline Step step() {
           .chapter = "docs/08-hopper-specialised-warps.md", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
           .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
           .techniques = {{"pingpong", "the warpgroups start their products in any order, not in turns"},
-                         {"overlap", "a warpgroup waits for its product P V before its next softmax"}},
+                         {"overlap", "a warpgroup waits for its product P V before its next softmax"},
+                         {"persistent", "at head_dim 128 too, a block per query tile"}},
           .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
 }
 
