@@ -20,12 +20,17 @@ import threading
 import time
 
 STEPS = ("step01", "step02", "step03", "step04", "step05")
+IN_HALF = (*STEPS, "step06")  # which has fp16 and bf16 alone
 SPLIT = "fp32 on tensor cores"
 PEER_SHAPES = (("B4 H32 N4096 d64", 4, 32, 4096, 64), ("B4 H16 N4096 d128", 4, 16, 4096, 128))
 
 
 def dtype_flags(dtype):
     return ["--dtype", "fp32", "--product", "tensor-cores"] if dtype == SPLIT else ["--dtype", dtype]
+
+
+def steps_of(dtype):
+    return IN_HALF if dtype in ("fp16", "bf16") else STEPS
 
 
 def second_gpu():
@@ -85,7 +90,7 @@ def exactness(round_):
     # step01 and step02 hold S and P: 2 heads at N=16384 are 4 GB.
     both = ((64, 128), (False, True))
     cases = [("fp32", *rest) for rest in itertools.product(STEPS, (64, 1000, 4096, 16384), *both, ("randn", "abs"))]
-    cases += list(itertools.product(("fp16", "bf16", SPLIT), STEPS, (1000, 4096), *both, ("randn",)))
+    cases += [(dtype, *rest) for dtype in ("fp16", "bf16", SPLIT) for rest in itertools.product(steps_of(dtype), (1000, 4096), *both, ("randn",))]
 
     def one(case):
         dtype, step, n, d, causal, init = case
@@ -100,7 +105,7 @@ def exactness(round_):
         for case, code, _, stderr in mine:
             if code != 0:
                 print(f"    {case}: exit {code} {stderr.strip().splitlines()[-1:]}")
-        by_step = {step: max((w for case, _, w, _ in mine if case[1] == step and w is not None), default=float("nan")) for step in STEPS}
+        by_step = {step: max((w for case, _, w, _ in mine if case[1] == step and w is not None), default=float("nan")) for step in steps_of(kind[0])}
         round_.line(f"exactness, {kind[0]} {kind[1]}", all(code == 0 for _, code, _, _ in mine),
                     f"{len(mine)} runs; worst share of the allowance: " + "  ".join(f"{s} {w:.2f}" for s, w in by_step.items()))
 
@@ -135,11 +140,12 @@ EDGES = (["--batch", 4096, "--heads", 16, "--seqlen", 16, "--head-dim", 32, "--c
 
 def edges(round_):
     bad = []
-    for step, flags in itertools.product(STEPS, EDGES):
+    cases = list(itertools.product(STEPS, EDGES)) + [("step06", [*flags, "--dtype", "bf16"]) for flags in EDGES if 63 not in flags]
+    for step, flags in cases:
         _, code, stderr = round_.run(step, *flags, *([] if "--repeat" in flags else ["--repeat", 2]))
         if code != 0:
             bad.append(f"{step} {' '.join(map(str, flags))}: exit {code} {stderr.strip().splitlines()[-1:]}")
-    round_.line("edges", not bad, "; ".join(bad) or "B*H = 65536, rows without a key, d 63 and 256, huge equal scores, 50 repeats: every step")
+    round_.line("edges", not bad, "; ".join(bad) or "B*H = 65536, rows without a key, d 63 (not step06) and 256, huge equal scores, 50 repeats: every step")
 
 
 def special(round_):
@@ -162,6 +168,7 @@ def sanitizer(round_):
     if not shutil.which("compute-sanitizer"):
         return round_.line("compute-sanitizer", None, "not on this machine")
     cases = list(itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), STEPS, (("fp32", False), ("fp32", True), ("fp16", True))))
+    cases += list(itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), ("step06",), (("fp16", False), ("fp16", True))))
 
     def one(case):
         tool, step, (dtype, causal) = case
@@ -175,7 +182,7 @@ def sanitizer(round_):
         log.writelines(f"==== {case} exit {code}\n{text}\n" for case, code, text in results)
     for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
         bad = [f"{case[1]} {case[2]} exit {code}" for case, code, _ in results if case[0] == tool and code != 0]
-        round_.line(f"compute-sanitizer {tool}", not bad, ", ".join(bad) or "clean in 15 runs (five steps, N=77 d=64: fp32, fp32 causal, fp16 causal)")
+        round_.line(f"compute-sanitizer {tool}", not bad, ", ".join(bad) or "clean in 17 runs (N=77 d=64, five steps: fp32, fp32 causal, fp16 causal; step06: fp16, causal or not)")
 
 
 def counters(round_):
@@ -201,10 +208,10 @@ def traffic(round_):
     """Measured bytes beside expected ones, from the counters that each step reads itself; and what shows when it may not."""
     measure = ["--traffic", "auto", "--check", "none", "--repeat", 1]
     limits = {("fp32", "step02"): 0.03, ("fp32", "step03"): 0.10, ("fp32", "step04"): 0.10,  # fp32: spills may reach memory
-              ("fp16", "step02"): 0.03, ("fp16", "step04"): 0.02}                              # step01 moves partial lines
+              ("fp16", "step02"): 0.03, ("fp16", "step04"): 0.02, ("fp16", "step06"): 0.02}    # step01 moves partial lines
     for dtype, (shape, b, h, n, d) in itertools.product(("fp32", "fp16"), PEER_SHAPES):
         name = f"{dtype}, {shape}"
-        for step in STEPS:
+        for step in steps_of(dtype):
             run, code, stderr = round_.run(step, "--dtype", dtype, "--batch", b, "--heads", h, "--seqlen", n, "--head-dim", d, *measure)
             if not run:
                 round_.line(f"traffic of {step}, {name}", False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
@@ -243,15 +250,16 @@ def speed(round_):
     for dtype, (name, b, h, n, d) in itertools.product(("fp32", "fp16"), PEER_SHAPES):
         flags = ["--dtype", dtype, "--batch", b, "--heads", h, "--head-dim", d, "--check", "sample:64"]
         shape = f"{dtype}, {name}"
-        runs = {step: round_.run(step, "--seqlen", n, *flags)[0] for step in STEPS}
-        causal = round_.run("step04", "--seqlen", n, "--causal", *flags)[0]
-        if not all(runs.values()) or not causal:
+        runs = {step: round_.run(step, "--seqlen", n, *flags)[0] for step in steps_of(dtype)}
+        flash = [step for step in ("step04", "step06") if step in runs]
+        causal = {step: round_.run(step, "--seqlen", n, "--causal", *flags)[0] for step in flash}
+        if not all(runs.values()) or not all(causal.values()):
             round_.line(f"speed, {shape}", False, "a step did not run")
             continue
         peer = peers[f"{dtype} {b} {h} {n} {d}"]
-        ms = {step: runs[step]["time"]["median_ms"] for step in STEPS}
+        ms = {step: run["time"]["median_ms"] for step, run in runs.items()}
         tflops = 4 * b * h * n * n * d / 1e9
-        for step in STEPS[:4]:
+        for step in (step for step in runs if step != "step05"):
             goal = None
             if dtype == "fp32" and step == "step02":
                 goal = ms[step] <= 1.2 * peer["eager"]
@@ -261,11 +269,14 @@ def speed(round_):
                 goal = ms[step] <= peer["eager"]
             if dtype == "fp16" and step == "step04":
                 goal = peer["eager"] / ms[step] >= (4.5 if d == 64 else 2.7) and peer["fused"] / ms[step] >= 0.8
+            if step == "step06":
+                goal = peer["eager"] / ms[step] >= (5 if d == 64 else 3.4) and peer["fused"] / ms[step] >= 1
             round_.line(f"{step} {shape}", goal, f"{ms[step]:.2f} ms, {tflops / ms[step]:.1f} TFLOP/s, {peer['eager'] / ms[step]:.2f}x eager ({peer['eager']:.2f} ms), "
                         f"{peer['fused'] / ms[step]:.2f}x fused ({peer['fused']:.2f} ms)")
-        causal_ms = causal["time"]["median_ms"]
-        goal = peer["fused causal"] / causal_ms >= 0.75 if dtype == "fp16" else None
-        round_.line(f"step04 causal {shape}", goal, f"{causal_ms:.2f} ms, {peer['fused causal'] / causal_ms:.2f}x fused ({peer['fused causal']:.2f} ms)")
+        for step in flash:
+            causal_ms = causal[step]["time"]["median_ms"]
+            goal = peer["fused causal"] / causal_ms >= {"step04": 0.75, "step06": 1}[step] if dtype == "fp16" else None
+            round_.line(f"{step} causal {shape}", goal, f"{causal_ms:.2f} ms, {peer['fused causal'] / causal_ms:.2f}x fused ({peer['fused causal']:.2f} ms)")
         back = {m["name"]: m["time"]["median_ms"] for m in runs["step05"]["methods"] if m["time"]}
         goal = None
         if dtype == "fp16":

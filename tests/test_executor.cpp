@@ -525,7 +525,7 @@ TEST_CASE("a block that is not race-checked reads NaN where a copy has not arriv
   const With options({RaceCheck::none});
   Tensor y(1, 3, 64);
   CHECK(copied<Late::the_wait>(y) == "");
-  for (int n = 0; n < 64; ++n) CHECK(std::isnan(y.data[n]));
+  CHECK(std::isnan(y.data[0]));  // read before the next thread's later wait
   CHECK(copied<Late::own_read>(y) == "");
   for (int n = 0; n < 64; ++n) CHECK(std::isnan(y.data[128 + n]));
 }
