@@ -37,7 +37,7 @@ endfunction()
 # attn_add_hopper_step(steps/stepNN_hopper_name.cu) adds stepNN likewise, whose kernels are Hopper's alone:
 #   <id>_gpu     its kernels, for sm_90a whatever the build's architectures are: so they are compiled wherever there is nvcc. What ptxas says of
 #                them is kept in <build>/steps/<id>_ptxas.log (tests/CMakeLists.txt)
-#   <id>_other   stands for the step on the CPU executor, and where there is no nvcc: its name and idea, as the file has them, and a refusal
+#   <id>_other   stands for the step on the CPU executor, and where there is no nvcc: its name, idea and techniques, as the file has them, and a refusal
 function(attn_add_hopper_step STEP_FILE)
   string(REGEX MATCH "step[0-9][0-9]" STEP_ID ${STEP_FILE})
   file(READ ${PROJECT_SOURCE_DIR}/${STEP_FILE} text)
@@ -45,6 +45,10 @@ function(attn_add_hopper_step STEP_FILE)
     message(FATAL_ERROR "${STEP_FILE}: step() does not begin with .id, .title, .idea and .chapter")
   endif()
   set(STEP_DESCRIPTION "${CMAKE_MATCH_1}")
+  set(STEP_TECHNIQUES "")
+  if(text MATCHES ",[ \n]*\\.techniques = {.*}}")
+    string(REGEX REPLACE ",[ \n]*\\.methods.*" "" STEP_TECHNIQUES "${CMAKE_MATCH_0}")
+  endif()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/step_elsewhere.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_other.cpp @ONLY)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${STEP_FILE})
   add_library(${STEP_ID}_other OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_other.cpp)

@@ -268,6 +268,8 @@ void less_sram(Device& device) {
     for (const int head_dim : {64, 128, 256}) {
       Problem exactly = make_case(1, 8, 8, head_dim).problem;
       exactly.dtype = step.default_dtype;
+      exactly.compute_capability = device.compute_capability();
+      if (!refusal(step, exactly).empty()) continue;
       const std::vector<TileChoice> choices = step.tiles(exactly);
       for (const TileChoice& tile : choices) {
         exactly.sram_limit = tile.sram_bytes;  // as much as the tile asks for is enough
