@@ -13,6 +13,8 @@ import sys
 
 from script import OneLineParser
 
+CANNOT_SERVE = 3
+
 
 def bytes_text(count):
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -56,7 +58,7 @@ def main():
     for program in programs:
         done = subprocess.run([str(program.resolve()), "--json", "-", *step_flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            worst_code = worst_code or done.returncode
+            worst_code = worst_code or (done.returncode if done.returncode != CANNOT_SERVE else 0)  # one that refuses this problem is left out
             print(f"{program.name}: exit {done.returncode}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ''}", file=sys.stderr)
         if done.stdout:
             runs.append(json.loads(done.stdout))
@@ -71,7 +73,7 @@ def main():
         widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
         for line in table:
             print("  ".join(cell.ljust(width) if n < 3 else cell.rjust(width) for n, (cell, width) in enumerate(zip(line, widths))).rstrip())
-    sys.exit(worst_code)
+    sys.exit(worst_code if runs else worst_code or CANNOT_SERVE)
 
 
 if __name__ == "__main__":
