@@ -40,9 +40,11 @@ add_dependencies(attention_c_base attn_build_info)
 get_property(steps GLOBAL PROPERTY ATTN_STEPS)
 set(parts "")
 foreach(step IN LISTS steps)
-  if(TARGET ${step}_cpu)  # not of Hopper's steps; step00 and the yardstick are no steps of the interface at all
+  if(TARGET ${step}_cpu)  # step00 and the yardstick are no steps of the interface
     attn_add_c_step(${step}_cpu_in_c ${CMAKE_BINARY_DIR}/steps/${step}_cpu.cpp)
     list(APPEND parts ${step}_cpu_in_c)
+  elseif(TARGET ${step}_other)
+    list(APPEND parts ${step}_other)
   endif()
   if(TARGET ${step}_gpu)
     list(APPEND parts ${step}_gpu)

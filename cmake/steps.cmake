@@ -53,6 +53,7 @@ function(attn_add_hopper_step STEP_FILE)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${STEP_FILE})
   add_library(${STEP_ID}_other OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_other.cpp)
   target_link_libraries(${STEP_ID}_other PRIVATE harness)
+  set_target_properties(${STEP_ID}_other PROPERTIES POSITION_INDEPENDENT_CODE ON)  # it goes into libattention_steps.so too
   set(objects ${STEP_ID}_other)
 
   if(ATTN_HAVE_CUDA)

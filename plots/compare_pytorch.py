@@ -34,8 +34,8 @@ except ImportError as error:
     torch, why_no_torch = None, str(error)
 
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-FORWARD_STEPS = ("step02", "step03", "step04", "step06")
-IN_HALF_ALONE = ("step06",)  # fp16 and bf16
+FORWARD_STEPS = ("step02", "step03", "step04", "step06", "step07", "step08")
+IN_HALF_ALONE = ("step06", "step07", "step08")  # fp16 and bf16
 BACKWARD_METHODS = (("step05", "standard backward"), ("step05", "recompute backward"))
 ON_TENSOR_CORES = ("step04", "step05")  # in fp32 a second time
 # The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside eager's.

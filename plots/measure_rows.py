@@ -12,8 +12,8 @@ import time
 
 from results import CUDA_CORES, TENSOR_CORES, batch_of, heads_of, set_of
 
-PROGRAMS = ("step01", "step02", "step03", "step04", "step05", "step06", "yardstick")
-IN_HALF_ALONE = ("step06",)  # fp16 and bf16
+PROGRAMS = ("step01", "step02", "step03", "step04", "step05", "step06", "step07", "step08", "yardstick")
+IN_HALF_ALONE = ("step06", "step07", "step08")  # fp16 and bf16
 ON_TENSOR_CORES = ("step04", "step05")  # run in fp32 on tensor cores as well: the ladder's first steps would say the same once more
 BACKWARD = ("standard backward", "recompute backward")  # of step05; its forward is step04's
 TORCH_METHODS = ("eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
