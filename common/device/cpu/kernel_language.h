@@ -250,6 +250,9 @@ template <int Lanes, int N>
 void lanes_max(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line}); }
 template <int Lanes, int N>
 void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Sum>, x, {file, line}); }
+/// lanes_max<32> for numbers that are not negative.
+template <int N>
+void warp_max_of_magnitudes(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<32, N, Maximum>, x, {file, line}); }
 
 /// kernel<<<grid, block, sram_bytes>>>(args...) on the executor; returns when the grid has ended.
 /// Throws as executor::run_grid does, naming the kernel.
