@@ -7,7 +7,7 @@ set(ATTN_VARIANT_FOLDER ${CMAKE_BINARY_DIR}/variants)
 
 file(GLOB variant_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/common/tile/*.h)
-list(FILTER variant_sources EXCLUDE REGEX "step00_")  # measures a GPU: it does not run on the CPU executor
+list(FILTER variant_sources EXCLUDE REGEX "step00_|_hopper_|/warpgroup.h|/swizzle.h")  # for GPUs alone: they do not run on the CPU executor
 foreach(source IN LISTS variant_sources)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${source})
 endforeach()
@@ -32,10 +32,11 @@ function(attn_replace_once result text old new file)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-# The text of common/tile/shapes.h with the fp32 tiles for head_dim <= 64 alone, the split product's too with KEEP_SPLIT: most of a
-# step's build is tiles.
+# The text of common/tile/shapes.h with the tiles for head_dim <= 64 alone, of fp32 (step06: fp16), the split product's too with
+# KEEP_SPLIT: most of a step's build is tiles.
 function(attn_keep_few_tiles result text)
-  string(REGEX REPLACE ",[ \n]*Tile<(float|Split<[A-Za-z]+>), [0-9]+, [0-9]+, (128|256), [^>]*>" "" text "${text}")
+  string(REGEX REPLACE ",[ \n]*Tile<(float|half|Split<[A-Za-z]+>), [0-9]+, [0-9]+, (128|256), [^>]*>" "" text "${text}")
+  string(REGEX REPLACE ",[ \n]*Tile<bfloat16, [^>]*>" "" text "${text}")
   string(REGEX REPLACE "TensorCore(Backward)?Tiles<(half|bfloat16)>" "TileList<>" text "${text}")
   attn_replace_once(text "${text}" "Joined<ForwardTiles, MoreTiles>::type" "ForwardTiles" common/tile/shapes.h)
   if(NOT "KEEP_SPLIT" IN_LIST ARGN)

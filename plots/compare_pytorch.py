@@ -34,7 +34,8 @@ except ImportError as error:
     torch, why_no_torch = None, str(error)
 
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-FORWARD_STEPS = ("step02", "step03", "step04")
+FORWARD_STEPS = ("step02", "step03", "step04", "step06", "step07", "step08")
+IN_HALF_ALONE = ("step06", "step07", "step08")  # fp16 and bf16
 BACKWARD_METHODS = (("step05", "standard backward"), ("step05", "recompute backward"))
 ON_TENSOR_CORES = ("step04", "step05")  # in fp32 a second time
 # The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside eager's.
@@ -95,7 +96,7 @@ def step_methods(steps, dtype, causal):
     """Our forwards and backwards; in fp32 those that are told on tensor cores come after all on CUDA cores."""
     methods = []
     for product in ("cuda-cores", "tensor-cores") if dtype == "fp32" else (None,):
-        told = lambda step: product != "tensor-cores" or step in ON_TENSOR_CORES
+        told = lambda step: {"tensor-cores": step in ON_TENSOR_CORES, "cuda-cores": step not in IN_HALF_ALONE}.get(product, True)
         methods += [StepForward(steps, step, causal, product) for step in FORWARD_STEPS if told(step)]
         methods += [StepBackward(steps, step, method, causal, product) for step, method in BACKWARD_METHODS if told(step)]
     return methods

@@ -39,7 +39,7 @@ matplotlib.rcParams.update({
 # Colour, hatch, marker, in the order in which every figure lists methods. What is not ours is hatched.
 _STYLES = {"step01": (GREY, "", "v"), "step02": (ORANGE, "", "s"), "step03": (SKY, "", "^"), "step04": (BLUE, "", "o"), "step04 on tensor cores": (YELLOW, "", "o"),
            "step05 forward": (BLUE, "", "p"), "step05 standard backward": (ORANGE, "", "D"), "step05 recompute backward": (BLUE, "", "h"),
-           "step05 standard backward on tensor cores": (YELLOW, "", "D"), "step05 recompute backward on tensor cores": (YELLOW, "", "h"), "yardstick": (GREEN, "...", "P"), "eager": (VERMILLION, "///", "X"),
+           "step05 standard backward on tensor cores": (YELLOW, "", "D"), "step05 recompute backward on tensor cores": (YELLOW, "", "h"), "step06": (BLACK, "", "8"), "step07": (BLUE, "|", "<"), "step08": (ORANGE, "|", ">"), "yardstick": (GREEN, "...", "P"), "eager": (VERMILLION, "///", "X"),
            "SDPA efficient": (PURPLE, "xxx", "<"), "SDPA flash": (PURPLE, "\\\\\\", "d"), "SDPA cuDNN": (PURPLE, "|||", ">")}
 
 

@@ -12,7 +12,8 @@ import time
 
 from results import CUDA_CORES, TENSOR_CORES, batch_of, heads_of, set_of
 
-PROGRAMS = ("step01", "step02", "step03", "step04", "step05", "yardstick")
+PROGRAMS = ("step01", "step02", "step03", "step04", "step05", "step06", "step07", "step08", "yardstick")
+IN_HALF_ALONE = ("step06", "step07", "step08")  # fp16 and bf16
 ON_TENSOR_CORES = ("step04", "step05")  # run in fp32 on tensor cores as well: the ladder's first steps would say the same once more
 BACKWARD = ("standard backward", "recompute backward")  # of step05; its forward is step04's
 TORCH_METHODS = ("eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
@@ -51,7 +52,7 @@ def programs_of(problem):
     """[(program, product)] in the order in which they run; a product is fp32's alone, else None."""
     if problem["dtype"] != "fp32":
         return [(program, None) for program in (SCALING_PROGRAMS if set_of(problem) == "scaling" else PROGRAMS)]
-    return [(program, CUDA_CORES) for program in PROGRAMS] + [(program, TENSOR_CORES) for program in ON_TENSOR_CORES]
+    return [(program, CUDA_CORES) for program in PROGRAMS if program not in IN_HALF_ALONE] + [(program, TENSOR_CORES) for program in ON_TENSOR_CORES]
 
 
 def torch_methods_of(problem):

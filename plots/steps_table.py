@@ -13,6 +13,8 @@ import sys
 
 from script import OneLineParser
 
+CANNOT_SERVE = 3
+
 
 def bytes_text(count):
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -25,8 +27,8 @@ def both(load_store):
     return "n/a" if load_store is None else bytes_text(load_store["load"] + load_store["store"])
 
 
-def row(run, method, first):
-    """One line of the table: a step with one method, or one method of step05."""
+def row(run, method, first, dtype):
+    """One line of the table: a step with one method, or one method of step05. `dtype` is what the table's heading says."""
     time = method["time"]
     failed = any(not check["pass"] for check in method["exactness"])
     exact = "n/a" if not method["ran"] else "FAIL" if failed else "PASS" if method["exactness"] else "not checked"
@@ -34,7 +36,7 @@ def row(run, method, first):
     hbm = bytes_text(method["traffic"]["hbm_expected_bytes"])
     return [
         run["step"] if first else "",
-        run["title"] if len(run["methods"]) == 1 else method["name"],
+        (run["title"] if len(run["methods"]) == 1 else method["name"]) + (f" ({run['dtype']})" if run["dtype"] != dtype else ""),
         exact,
         "n/a" if worst is None else f"{worst:.2f}",
         both(method["traffic"]["requested_expected_bytes"]),
@@ -56,21 +58,22 @@ def main():
     for program in programs:
         done = subprocess.run([str(program.resolve()), "--json", "-", *step_flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            worst_code = worst_code or done.returncode
+            worst_code = worst_code or (done.returncode if done.returncode != CANNOT_SERVE else 0)  # one that refuses this problem is left out
             print(f"{program.name}: exit {done.returncode}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ''}", file=sys.stderr)
         if done.stdout:
             runs.append(json.loads(done.stdout))
     if runs:
-        problem, emulated = runs[-1]["problem"], runs[-1]["device"] == "cpu"
-        print(f"{runs[-1]['device_name']}: {runs[-1]['dtype']}{' on tensor cores' if (runs[-1]['dtype'], runs[-1]['product']) == ('fp32', 'tensor-cores') else ''}, batch {problem['batch']}, heads {problem['heads']}, N {problem['seqlen_q']}"
+        first = runs[0]
+        problem, emulated = first["problem"], first["device"] == "cpu"
+        print(f"{first['device_name']}: {first['dtype']}{' on tensor cores' if (first['dtype'], first['product']) == ('fp32', 'tensor-cores') else ''}, batch {problem['batch']}, heads {problem['heads']}, N {problem['seqlen_q']}"
               f"{'' if problem['seqlen_q'] == problem['seqlen_k'] else ' x ' + str(problem['seqlen_k'])}, d {problem['head_dim']}{', causal' if problem['causal'] else ''}")
         table = [["step", "method", "exact", "of allowance", "requested", "HBM expected", "extra memory", "emulated (no GPU time)" if emulated else "time"]]
         for run in runs:
-            table += [row(run, method, n == 0) for n, method in enumerate(run["methods"])]
+            table += [row(run, method, n == 0, runs[0]["dtype"]) for n, method in enumerate(run["methods"])]
         widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
         for line in table:
             print("  ".join(cell.ljust(width) if n < 3 else cell.rjust(width) for n, (cell, width) in enumerate(zip(line, widths))).rstrip())
-    sys.exit(worst_code)
+    sys.exit(worst_code if runs else worst_code or CANNOT_SERVE)
 
 
 if __name__ == "__main__":

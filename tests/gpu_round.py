@@ -9,6 +9,7 @@ or wrong runs on the second while the first one measures.
 import argparse
 import concurrent.futures
 import copy
+import functools
 import itertools
 import json
 import os
@@ -20,12 +21,26 @@ import threading
 import time
 
 STEPS = ("step01", "step02", "step03", "step04", "step05")
+IN_HALF = (*STEPS, "step06")  # which has fp16 and bf16 alone
+HOPPER = ("step07", "step08")  # likewise, and head_dim 64 and 128 alone, on a Hopper GPU
 SPLIT = "fp32 on tensor cores"
+LONG_SHAPES = (("B1 H32 N16384 d64", 1, 32, 16384, 64), ("B1 H16 N16384 d128", 1, 16, 16384, 128))
 PEER_SHAPES = (("B4 H32 N4096 d64", 4, 32, 4096, 64), ("B4 H16 N4096 d128", 4, 16, 4096, 128))
 
 
 def dtype_flags(dtype):
     return ["--dtype", "fp32", "--product", "tensor-cores"] if dtype == SPLIT else ["--dtype", dtype]
+
+
+@functools.cache
+def hopper():
+    """The Hopper steps that run on the first GPU: both or none."""
+    found = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()
+    return HOPPER if found[:1] == ["9.0"] else ()
+
+
+def steps_of(dtype):
+    return (*IN_HALF, *hopper()) if dtype in ("fp16", "bf16") else STEPS
 
 
 def second_gpu():
@@ -85,7 +100,7 @@ def exactness(round_):
     # step01 and step02 hold S and P: 2 heads at N=16384 are 4 GB.
     both = ((64, 128), (False, True))
     cases = [("fp32", *rest) for rest in itertools.product(STEPS, (64, 1000, 4096, 16384), *both, ("randn", "abs"))]
-    cases += list(itertools.product(("fp16", "bf16", SPLIT), STEPS, (1000, 4096), *both, ("randn",)))
+    cases += [(dtype, *rest) for dtype in ("fp16", "bf16", SPLIT) for rest in itertools.product(steps_of(dtype), (1000, 4096), *both, ("randn",))]
 
     def one(case):
         dtype, step, n, d, causal, init = case
@@ -100,7 +115,7 @@ def exactness(round_):
         for case, code, _, stderr in mine:
             if code != 0:
                 print(f"    {case}: exit {code} {stderr.strip().splitlines()[-1:]}")
-        by_step = {step: max((w for case, _, w, _ in mine if case[1] == step and w is not None), default=float("nan")) for step in STEPS}
+        by_step = {step: max((w for case, _, w, _ in mine if case[1] == step and w is not None), default=float("nan")) for step in steps_of(kind[0])}
         round_.line(f"exactness, {kind[0]} {kind[1]}", all(code == 0 for _, code, _, _ in mine),
                     f"{len(mine)} runs; worst share of the allowance: " + "  ".join(f"{s} {w:.2f}" for s, w in by_step.items()))
 
@@ -135,11 +150,13 @@ EDGES = (["--batch", 4096, "--heads", 16, "--seqlen", 16, "--head-dim", 32, "--c
 
 def edges(round_):
     bad = []
-    for step, flags in itertools.product(STEPS, EDGES):
+    cases = list(itertools.product(STEPS, EDGES)) + [("step06", [*flags, "--dtype", "bf16"]) for flags in EDGES if 63 not in flags]
+    cases += [(step, [*flags, "--dtype", "bf16"]) for step in hopper() for flags in (*EDGES, ["--batch", 4096, "--heads", 16, "--seqlen", 16, "--check", "sample:64"]) if "--head-dim" not in flags]
+    for step, flags in cases:
         _, code, stderr = round_.run(step, *flags, *([] if "--repeat" in flags else ["--repeat", 2]))
         if code != 0:
             bad.append(f"{step} {' '.join(map(str, flags))}: exit {code} {stderr.strip().splitlines()[-1:]}")
-    round_.line("edges", not bad, "; ".join(bad) or "B*H = 65536, rows without a key, d 63 and 256, huge equal scores, 50 repeats: every step")
+    round_.line("edges", not bad, "; ".join(bad) or "B*H = 65536, rows without a key, d 63 (not step06) and 256 (neither for Hopper's steps), huge equal scores, 50 repeats: every step")
 
 
 def special(round_):
@@ -162,6 +179,9 @@ def sanitizer(round_):
     if not shutil.which("compute-sanitizer"):
         return round_.line("compute-sanitizer", None, "not on this machine")
     cases = list(itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), STEPS, (("fp32", False), ("fp32", True), ("fp16", True))))
+    cases += list(itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), ("step06",), (("fp16", False), ("fp16", True))))
+    # racecheck sees neither the copy engine nor the warpgroup products, so that it would say nothing of Hopper's steps.
+    cases += list(itertools.product(("memcheck", "synccheck", "initcheck"), hopper(), (("fp16", False), ("fp16", True))))
 
     def one(case):
         tool, step, (dtype, causal) = case
@@ -175,7 +195,7 @@ def sanitizer(round_):
         log.writelines(f"==== {case} exit {code}\n{text}\n" for case, code, text in results)
     for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
         bad = [f"{case[1]} {case[2]} exit {code}" for case, code, _ in results if case[0] == tool and code != 0]
-        round_.line(f"compute-sanitizer {tool}", not bad, ", ".join(bad) or "clean in 15 runs (five steps, N=77 d=64: fp32, fp32 causal, fp16 causal)")
+        round_.line(f"compute-sanitizer {tool}", not bad, ", ".join(bad) or f"clean in {sum(case[0] == tool for case, _, _ in results)} runs (N=77 d=64, five steps: fp32, fp32 causal, fp16 causal; step06{'' if tool == 'racecheck' or not hopper() else ', step07, step08'}: fp16, causal or not)")
 
 
 def counters(round_):
@@ -201,10 +221,10 @@ def traffic(round_):
     """Measured bytes beside expected ones, from the counters that each step reads itself; and what shows when it may not."""
     measure = ["--traffic", "auto", "--check", "none", "--repeat", 1]
     limits = {("fp32", "step02"): 0.03, ("fp32", "step03"): 0.10, ("fp32", "step04"): 0.10,  # fp32: spills may reach memory
-              ("fp16", "step02"): 0.03, ("fp16", "step04"): 0.02}                              # step01 moves partial lines
+              ("fp16", "step02"): 0.03, ("fp16", "step04"): 0.02, ("fp16", "step06"): 0.02, ("fp16", "step07"): 0.02, ("fp16", "step08"): 0.02}  # step01 moves partial lines
     for dtype, (shape, b, h, n, d) in itertools.product(("fp32", "fp16"), PEER_SHAPES):
         name = f"{dtype}, {shape}"
-        for step in STEPS:
+        for step in steps_of(dtype):
             run, code, stderr = round_.run(step, "--dtype", dtype, "--batch", b, "--heads", h, "--seqlen", n, "--head-dim", d, *measure)
             if not run:
                 round_.line(f"traffic of {step}, {name}", False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
@@ -222,6 +242,9 @@ def traffic(round_):
                             f"L2→SM {bytes_['l2_to_sm_measured_bytes']}; spills {bytes_['spill_bytes']}")
                 if step in ("step02", "step03", "step04") and loads is not None:
                     round_.line(f"loads to the byte, {step}, {name}", loads == bytes_["requested_expected_bytes"]["load"], f"{loads - bytes_['requested_expected_bytes']['load']:+} bytes")
+                if step in HOPPER and bytes_["l2_to_sm_measured_bytes"] is not None:  # step08 also counts tiles, by atomics
+                    extra = bytes_["l2_to_sm_measured_bytes"] - bytes_["requested_expected_bytes"]["load"]
+                    round_.line(f"L2→SM to the byte, {step}, {name}", extra == 0 if step == "step07" else abs(extra) <= 0.001 * bytes_["requested_expected_bytes"]["load"], f"{extra:+} bytes beside what it asks for")
     run, code, _ = round_.run("step02", "--heads", 1, "--seqlen", 2048, *measure)
     if run:
         bytes_ = run["traffic"]
@@ -233,25 +256,49 @@ def traffic(round_):
     round_.line("libcupti hidden", code == 0 and "n/a (" in stdout, f"exit {code}")
 
 
+def beside_cudnn(round_, name, flags, n, d, runs, peer):
+    """Hopper's steps beside PyTorch's cuDNN, one shape; step08 with each technique left out as well. `runs`: what has run of them already."""
+    goals = {("step07", 4096, 64): 1.05, ("step07", 4096, 128): 0.93, ("step08", 4096, 64): 1.05, ("step08", 4096, 128): 1.0, ("step08", 16384, 64): 1.15, ("step08", 16384, 128): 1.03}
+    best = {}
+    for step in hopper():
+        variants = [("", []), (" causal", ["--causal"])] + [(f" without {technique}", [f"--no-{technique}"]) for technique in ("pingpong", "overlap", "persistent") if step == "step08"]
+        for label, more in variants:
+            run = runs[step] if step in runs and not more else round_.run(step, "--seqlen", n, *flags, *more)[0]
+            rival = peer.get("cuDNN causal" if more == ["--causal"] else "cuDNN")
+            if not run or rival is None:
+                round_.line(f"{step}{label} beside cuDNN, {name}", False if not run else None, "did not run" if not run else "PyTorch has no cuDNN attention here")
+                continue
+            ms = run["time"]["median_ms"]
+            goal = goals.get((step, n, d)) if not more else None
+            if more == ["--causal"]:
+                best[step] = rival / ms
+            round_.line(f"{step}{label} beside cuDNN, {name}", None if goal is None else rival / ms >= goal,
+                        f"{ms:.3f} ms, {run['time']['tflops']:.0f} TFLOP/s, {rival / ms:.3f} of cuDNN's speed ({rival:.3f} ms){'' if goal is None else f', goal {goal}'}")
+    if best and n == 4096:
+        goal = 1.05 if d == 64 else 1.03
+        round_.line(f"the better of the two causal beside cuDNN, {name}", max(best.values()) >= goal, f"{max(best.values()):.3f}, goal {goal}")
+
+
 def speed(round_):
     """Every step beside PyTorch's three lines and its fused kernel (fp32: efficient, TF32 off; fp16: FlashAttention-2), in fp32 and fp16."""
     times = pathlib.Path(__file__).resolve().with_name("pytorch_times.py")
-    code, stdout, stderr, _ = round_.call([sys.executable, times, json.dumps([shape[1:] for shape in PEER_SHAPES])])
+    code, stdout, stderr, _ = round_.call([sys.executable, times, json.dumps([shape[1:] for shape in PEER_SHAPES]), json.dumps([shape[1:] for shape in LONG_SHAPES])])
     peers = json.loads(stdout) if code == 0 else None
     if not peers:
         return round_.line("speed beside PyTorch", None, f"not run: {stderr.strip().splitlines()[-1:]}")
     for dtype, (name, b, h, n, d) in itertools.product(("fp32", "fp16"), PEER_SHAPES):
         flags = ["--dtype", dtype, "--batch", b, "--heads", h, "--head-dim", d, "--check", "sample:64"]
         shape = f"{dtype}, {name}"
-        runs = {step: round_.run(step, "--seqlen", n, *flags)[0] for step in STEPS}
-        causal = round_.run("step04", "--seqlen", n, "--causal", *flags)[0]
-        if not all(runs.values()) or not causal:
+        runs = {step: round_.run(step, "--seqlen", n, *flags)[0] for step in steps_of(dtype)}
+        flash = [step for step in ("step04", "step06", *HOPPER) if step in runs]
+        causal = {step: round_.run(step, "--seqlen", n, "--causal", *flags)[0] for step in flash}
+        if not all(runs.values()) or not all(causal.values()):
             round_.line(f"speed, {shape}", False, "a step did not run")
             continue
         peer = peers[f"{dtype} {b} {h} {n} {d}"]
-        ms = {step: runs[step]["time"]["median_ms"] for step in STEPS}
+        ms = {step: run["time"]["median_ms"] for step, run in runs.items()}
         tflops = 4 * b * h * n * n * d / 1e9
-        for step in STEPS[:4]:
+        for step in (step for step in runs if step != "step05"):
             goal = None
             if dtype == "fp32" and step == "step02":
                 goal = ms[step] <= 1.2 * peer["eager"]
@@ -261,11 +308,18 @@ def speed(round_):
                 goal = ms[step] <= peer["eager"]
             if dtype == "fp16" and step == "step04":
                 goal = peer["eager"] / ms[step] >= (4.5 if d == 64 else 2.7) and peer["fused"] / ms[step] >= 0.8
+            if step in HOPPER:
+                goal = peer["eager"] / ms[step] >= (8 if d == 64 else 5.5)
+            if step == "step06":
+                goal = peer["eager"] / ms[step] >= (5 if d == 64 else 3.4) and peer["fused"] / ms[step] >= 1
             round_.line(f"{step} {shape}", goal, f"{ms[step]:.2f} ms, {tflops / ms[step]:.1f} TFLOP/s, {peer['eager'] / ms[step]:.2f}x eager ({peer['eager']:.2f} ms), "
                         f"{peer['fused'] / ms[step]:.2f}x fused ({peer['fused']:.2f} ms)")
-        causal_ms = causal["time"]["median_ms"]
-        goal = peer["fused causal"] / causal_ms >= 0.75 if dtype == "fp16" else None
-        round_.line(f"step04 causal {shape}", goal, f"{causal_ms:.2f} ms, {peer['fused causal'] / causal_ms:.2f}x fused ({peer['fused causal']:.2f} ms)")
+        for step in flash:
+            causal_ms = causal[step]["time"]["median_ms"]
+            goal = peer["fused causal"] / causal_ms >= {"step04": 0.75}.get(step, 1) if dtype == "fp16" else None
+            round_.line(f"{step} causal {shape}", goal, f"{causal_ms:.2f} ms, {peer['fused causal'] / causal_ms:.2f}x fused ({peer['fused causal']:.2f} ms)")
+        if dtype == "fp16":
+            beside_cudnn(round_, name, flags, n, d, runs, peer)
         back = {m["name"]: m["time"]["median_ms"] for m in runs["step05"]["methods"] if m["time"]}
         goal = None
         if dtype == "fp16":
@@ -288,6 +342,8 @@ def speed(round_):
             ragged = round_.run(step, "--seqlen", n - 1, *flags)[0]
             ratio = ragged["time"]["median_ms"] / ms[step]
             round_.line(f"{step} N={n - 1}, {name}", ratio <= 1.1, f"{ratio:.3f} of the time of N={n}")
+    for name, b, h, n, d in LONG_SHAPES:
+        beside_cudnn(round_, name, ["--dtype", "fp16", "--batch", b, "--heads", h, "--head-dim", d, "--check", "sample:64"], n, d, {}, peers[f"fp16 {b} {h} {n} {d}"])
 
 
 def ctest(round_, name, *flags):

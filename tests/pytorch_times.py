@@ -4,7 +4,8 @@
     python3 tests/pytorch_times.py '[[4, 32, 4096, 64], ...]'          batch, heads, N, head_dim of each shape
 
 Prints {"fp16 4 32 4096 64": {"eager": ms, "fused": ms, "fused causal": ms, "eager backward": ms}, ...} for fp32, whose fused kernel is
-SDPA's efficient one (TF32 off), and fp16, where it is FlashAttention-2.
+SDPA's efficient one (TF32 off), and fp16, where it is FlashAttention-2, and "cuDNN" and "cuDNN causal" stand beside it where PyTorch has
+them. A second list of shapes, too long for eager, is measured with cuDNN alone, in fp16.
 """
 import json
 import pathlib
@@ -14,6 +15,7 @@ import types
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "plots"))
 import compare_pytorch
 
+CUDNN = "SDPA cuDNN"
 SECONDS = 0.3  # of timed runs per method, and at least 20 runs
 
 
@@ -21,8 +23,17 @@ def times(dtype, fused, batch, heads, seqlen, head_dim, clock):
     tensors = compare_pytorch.make_tensors(types.SimpleNamespace(dtype=dtype, batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, seed=0))
     named = lambda causal: {method.name: method for method in compare_pytorch.torch_methods(seqlen, causal, "cuda")}
     full, causal = named(False), named(True)
-    wanted = {"eager": ("forward", full["eager"]), "fused": ("forward", full[fused]), "fused causal": ("forward", causal[fused]), "eager backward": ("backward", full["eager"])}
+    wanted = {}
+    if fused:
+        wanted = {"eager": ("forward", full["eager"]), "fused": ("forward", full[fused]), "fused causal": ("forward", causal[fused]), "eager backward": ("backward", full["eager"])}
+    if dtype == "fp16" and CUDNN in full:
+        wanted |= {"cuDNN": ("forward", full[CUDNN]), "cuDNN causal": ("forward", causal[CUDNN])}
     starts = {name: compare_pytorch.work_of(*what, tensors)[0] for name, what in wanted.items()}
+    for name in [name for name in starts if name.startswith("cuDNN")]:
+        try:
+            starts[name]()()
+        except RuntimeError:  # not on this GPU
+            del starts[name]
     found, lost = compare_pytorch.measure(starts, clock, None, SECONDS)
     if lost:
         sys.exit("; ".join(f"{name}: {why}" for name, why in lost.items()))
@@ -35,8 +46,9 @@ def main():
         sys.exit(f"PyTorch is not installed ({compare_pytorch.why_no_torch})")
     torch.set_float32_matmul_precision("highest")  # no TF32 in eager's products
     clock = compare_pytorch.Clock(torch.cuda.get_device_properties(0).L2_cache_size)
-    print(json.dumps({" ".join(map(str, (dtype, *shape))): times(dtype, fused, *shape, clock)
-                      for dtype, fused in (("fp32", "SDPA efficient"), ("fp16", "SDPA flash")) for shape in json.loads(sys.argv[1])}))
+    shapes, long = (json.loads(text) for text in (*sys.argv[1:3], "[]")[:2])
+    wanted = [(dtype, fused, shape) for dtype, fused in (("fp32", "SDPA efficient"), ("fp16", "SDPA flash")) for shape in shapes] + [("fp16", None, shape) for shape in long]
+    print(json.dumps({" ".join(map(str, (dtype, *shape))): times(dtype, fused, *shape, clock) for dtype, fused, shape in wanted}))
 
 
 if __name__ == "__main__":

@@ -87,14 +87,16 @@ inline std::vector<TileShape> tiles_that_fit(const Step& step, const Problem& pr
   return shapes;
 }
 
-/// Calls f(step, method, problem) for all methods of all steps of the device: the last method of a step with each of its tiles
+/// Calls f(step, method, problem) for all methods of all steps of the device that serve the problem: the last method of a step with each of its tiles
 /// that fits, the others with the first, since they choose the forward's tile themselves. The problem's tile is set; its
 /// sram_limit is the device's unless it was set before.
 template <class F>
 void for_each_method(Device& device, Problem problem, F&& f) {
   if (problem.sram_limit == 0) problem.sram_limit = device.sram_limit();
+  problem.compute_capability = device.compute_capability();
   for (const std::string& id : registered_steps(device.kind())) {
     const Step& step = *find_step(device.kind(), id);
+    if (!refusal(step, problem).empty()) continue;
     const std::vector<TileShape> tiles = tiles_that_fit(step, problem);
     REQUIRE(!tiles.empty());
     for (const TileShape tile : tiles) {

@@ -67,6 +67,8 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --seqlen 4000000000", 2, "64 bits");
   refuses("step04 --batch 4000000000 --heads 4000000000", 2, "64 bits");
   refuses("step04 --no-such-flag", 2, "--no-such-flag");
+  refuses("step04 --no-pingpong", 2, "--no-pingpong");  // step08's own
+  refuses("step07 --no-overlap", 2, "--no-overlap");
   refuses("step04 4096", 2, "4096");
   refuses("step04 --seqlen", 2, "--seqlen");
   refuses("step04 --dtype fp8", 2, "fp32, fp16, bf16");
@@ -104,6 +106,8 @@ TEST_CASE("a result that is no number says what was too large") {
 }
 
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
+  refuses("step07 --device cpu", 3, "step04 is the same algorithm");
+  refuses("step08 --device cpu --no-pingpong --no-overlap --no-persistent", 3, "step04 is the same algorithm");
   refuses("step04 --product tensor-cores --head-dim 200", 3, "--product cuda-cores");
   refuses("step05 --product tensor-cores --init const:1e30", 3, "--product cuda-cores");
   refuses("step04 --product tensor-cores --tile 48x48", 3, "128x64, 64x64");

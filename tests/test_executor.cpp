@@ -9,6 +9,7 @@
 
 #include "common/device/cpu/race_check.h"
 #include "common/device/device.h"
+#include "common/tile/tile.h"
 #include "tests/catch.h"
 
 namespace attention {
@@ -452,6 +453,91 @@ TEST_CASE("a race names both threads and both lines", "[executor]") {
 __global__ void races_in_block_1() {
   Row& row = dynamic_sram<Row>();
   if (blockIdx.x == 1) write(row, 0, 1);
+}
+
+// ---- asynchronous copies -----------------------------------------------------------------------------------------------
+
+enum class Late { nothing, the_wait, one_group, the_barrier, own_read, overwriting, last_wait, refill };
+
+/// Each thread has a row of X copied to `a` and, if the thread is even, to `b`, in two groups; the next thread reads both.
+template <Late Mistake>
+__global__ void copy_rows(Global<const float> X, Global<float> Y) {
+  struct Layout { SramTile<float, 64, 4> a, b; };
+  Layout& sram = dynamic_sram<Layout>();
+  const int me = threadIdx.x, next = (me + 1) % blockDim.x;
+  copy_async(sram.a.write(me, 0, 4), X, true, me, 0);
+  commit_copies();
+  copy_async(sram.b.write(me, 0, 4), X, me % 2 == 0, me, 0);
+  commit_copies();
+  if (Mistake != Late::the_wait) wait_copies<Mistake == Late::one_group ? 2 : 1>();
+  if (Mistake == Late::own_read) Y.store(2, me, sram.b.load(me, 0));
+  if (Mistake == Late::overwriting) sram.b.store(me, 0, 1);
+  if (Mistake != Late::the_barrier) __syncthreads();
+  Y.store(0, me, sram.a.load(next, 0));
+  wait_copies<0>();
+  __syncthreads();
+  Y.store(1, me, sram.b.load(next, 3));
+  if (Mistake == Late::last_wait) copy_async(sram.a.write(me, 0, 4), X, true, me, 0);
+  if (Mistake == Late::refill) {
+    copy_async(sram.b.write(me, 0, 4), X, true, me, 0);  // the thread before may still read b
+    commit_copies();
+    wait_copies<0>();
+  }
+}
+
+template <Late Mistake>
+std::string copied(Tensor& y) {
+  const Tensor x(1, 64, 4);
+  return finding_of([&] { launch("copy_rows", copy_rows<Mistake>, 1, 64, 2 * 64 * 32, x.in("X"), y.out("Y")); });
+}
+
+TEST_CASE("asynchronous copies arrive when their group is waited for, and are counted", "[executor]") {
+  for (uint64_t order : {0, 1, 2}) {
+    const With options({RaceCheck::all, order});
+    const Tensor x(1, 64, 4);
+    Tensor y(1, 3, 64);
+    executor::start_recording();
+    launch("copy_rows", copy_rows<Late::nothing>, 1, 64, 2 * 64 * 32, x.in("X"), y.out("Y"));
+    CHECK(executor::stop_recording().front().counted == std::vector<TensorBytes>{{"X", 64 * 16 + 32 * 16, 0}, {"Y", 0, 2 * 64 * 4}});
+    for (int n = 0; n < 64; ++n) {
+      const int next = (n + 1) % 64;
+      CHECK(y.data[n] == static_cast<float>(4 * next));
+      CHECK(y.data[64 + n] == (next % 2 == 0 ? static_cast<float>(4 * next + 3) : 0));
+    }
+  }
+}
+
+TEST_CASE("executor catches copies that are not waited for, and what is too early beside them", "[executor]") {
+  for (uint64_t order : {0, 1, 2}) {
+    const With options({RaceCheck::ends, order});
+    Tensor y(1, 3, 64);
+    CHECK_CONTAINS(copied<Late::the_wait>(y), "is on its way there: that thread has not waited for it");
+    CHECK_CONTAINS(copied<Late::one_group>(y), "is on its way there: that thread has not waited for it");
+    CHECK_CONTAINS(copied<Late::own_read>(y), "reads it while the copy that thread");
+    CHECK_CONTAINS(copied<Late::overwriting>(y), "writes it while the copy that thread");
+    CHECK_CONTAINS(copied<Late::the_barrier>(y), "no __sync");
+    CHECK_CONTAINS(copied<Late::refill>(y), "no __sync");
+    CHECK_CONTAINS(copied<Late::last_wait>(y), "the thread has ended and never waited for the copy that it started here");
+  }
+}
+
+TEST_CASE("a block that is not race-checked reads NaN where a copy has not arrived", "[executor]") {
+  const With options({RaceCheck::none});
+  Tensor y(1, 3, 64);
+  CHECK(copied<Late::the_wait>(y) == "");
+  CHECK(std::isnan(y.data[0]));  // read before the next thread's later wait
+  CHECK(copied<Late::own_read>(y) == "");
+  for (int n = 0; n < 64; ++n) CHECK(std::isnan(y.data[128 + n]));
+}
+
+template <unsigned Lanes>
+__global__ void vote(Global<float> Y) { Y.store(0, threadIdx.x, __any_sync(Lanes, threadIdx.x == 40)); }
+
+TEST_CASE("__any_sync asks the lanes of one warp, all of them", "[executor]") {
+  Tensor y(1, 1, 64);
+  launch("vote", vote<0xffffffffu>, 1, 64, 0, y.out("Y"));
+  for (int n = 0; n < 64; ++n) CHECK(y.data[n] == (n < 32 ? 0 : 1));
+  CHECK_CONTAINS(finding_of([&] { launch("vote", vote<1u>, 1, 64, 0, y.out("Y")); }), "__any_sync for some of the lanes");
 }
 
 TEST_CASE("the race check covers the blocks it is asked to cover", "[executor]") {

@@ -16,9 +16,11 @@ inline namespace ATTN_DEVICE {}
 }  // namespace attention
 
 #if defined(ATTN_DEVICE_CPU)
+#include "common/device/cpu/async_copy.h"
 #include "common/device/cpu/kernel_language.h"
 #include "common/device/cpu/tensor_core.h"
 #else
+#include "common/device/gpu/async_copy.h"
 #include "common/device/gpu/kernel_language.h"
 #include "common/device/gpu/tensor_core.h"
 #endif

@@ -50,7 +50,8 @@ Problem make_problem(const Options& options, const Step& step, const Device& dev
     throw Unsupported(fmt::format("{} takes head_dim 1 to {}, not {}", step.id, step.largest_head_dim, head_dim));
   p.head_dim = static_cast<int>(head_dim);
   p.causal = options.causal;
-  p.dtype = options.dtype.value_or(Dtype::fp32);
+  p.left_out = options.left_out;
+  p.dtype = options.dtype.value_or(step.default_dtype);
   if (p.dtype != Dtype::fp32 && options.tensor_cores == false) throw Unsupported(fmt::format("{} runs on tensor cores alone; --product cuda-cores is for fp32", dtype_name(p.dtype)));
   p.on_tensor_cores = p.dtype == Dtype::fp32 && options.tensor_cores.value_or(false);
   p.softmax_scale = options.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))));
@@ -83,6 +84,7 @@ std::string describe_missing_dtype(const Step& step, const Problem& p) {
 }  // namespace
 
 TileShape choose_tile(const Options& options, const Step& step, const Problem& p) {
+  if (const std::string why = refusal(step, p); !why.empty()) throw Unsupported(fmt::format("{} {}", step.id, why));
   const std::vector<TileChoice> choices = step.tiles(p);
   if (p.on_tensor_cores && (choices.empty() || choices.front().shape == TileShape{}))
     throw Unsupported(fmt::format("{} has no fp32 on tensor cores for head_dim {}; it runs with --product cuda-cores", step.id, p.head_dim));

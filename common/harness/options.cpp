@@ -142,6 +142,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--traffic", "HOW", "Measured traffic: auto or off (auto)");
   value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal");
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
+  std::map<std::string, bool> left_out;
+  for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)");
   value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)");
@@ -191,6 +193,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   }
   if (given("--check")) options.check = parse_check(typed["--check"]);
   if (given("--traffic")) options.traffic = parse_choice<bool>("--traffic", typed["--traffic"], {{"auto", true}, {"off", false}});
+  for (const auto& [name, left] : left_out)
+    if (left) options.left_out.push_back(name);
   if (given("--repeat")) {
     const int64_t repeat = parse_size("--repeat", typed["--repeat"]);
     if (repeat > 1'000'000) throw BadArguments(fmt::format("--repeat {}: at most 1000000", repeat));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/device/device_api.h"
 #include "common/harness/problem.h"
@@ -40,6 +41,7 @@ struct Options {
   bool traffic = true;
   std::optional<int> repeat;
   bool plan = false;
+  std::vector<std::string> left_out;  // of the step's techniques, by name
   std::string json;  // "" = not given, "-" = standard output
 
   // The CPU executor's own.

@@ -1,8 +1,10 @@
 // The attention problem: what every other room of this repository takes as its input.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace attention {
 
@@ -35,6 +37,10 @@ struct Problem {
   TileShape tile;           // the step's tile, chosen by the harness from Step::tiles
   int64_t sram_limit = 0;   // bytes of SRAM a block may ask for on the device at hand
   int compute_capability = 0;  // of the GPU at hand, 90 for 9.0; 0: the CPU executor, which runs what any GPU can
+
+  std::vector<std::string> left_out;  // of the step's techniques, by name
+
+  bool leaves_out(const std::string& technique) const { return std::find(left_out.begin(), left_out.end(), technique) != left_out.end(); }
 
   int64_t heads_total() const { return batch * heads; }
 

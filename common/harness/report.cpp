@@ -27,7 +27,8 @@ std::vector<TensorBytes> pairs_only(std::vector<TensorBytes> bytes) {
 std::string heading(const RunResult& r, const std::string& tile) {
   const Problem& p = r.problem;
   const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N {}", p.seqlen_q) : fmt::format("Nq {}  Nk {}", p.seqlen_q, p.seqlen_k);
-  std::string text = fmt::format("{}  {}     {}  B {}  H {}  {}  d {}{}  {}       {}\n", r.step, r.title, type_and_product(p), p.batch, p.heads, lengths, p.head_dim,
+  const std::string left_out = p.left_out.empty() ? "" : fmt::format(", without {}", fmt::join(p.left_out, " and "));
+  std::string text = fmt::format("{}  {}{}     {}  B {}  H {}  {}  d {}{}  {}       {}\n", r.step, r.title, left_out, type_and_product(p), p.batch, p.heads, lengths, p.head_dim,
                                  p.causal ? "  causal (bottom-right)" : "", tile, r.device_name);
   if (!r.device_note.empty()) text += fmt::format("device: {}, chosen because: {}; times below are emulation, not GPU time\n", r.device_name, r.device_note);
   return text;

@@ -124,6 +124,12 @@ class Run {
     MeasurableDevice* gpu = device_.measurable();
     if (gpu && method.prepare) method.prepare(problem_, tensors_);
     into.measured = measure_traffic(gpu, [&] { method.run(problem_, tensors_); }, static_cast<int>(into.launches.size()), open_cupti);
+    if (std::none_of(into.expected.begin(), into.expected.end(), [](const KernelCost& kernel) { return kernel.copy_engine; })) return;
+    for (const Counter counter : {Counter::requested_load, Counter::requested_store}) {
+      into.measured->together[counter].reset();
+      for (CounterBytes& kernel : into.measured->kernels) kernel[counter].reset();
+      into.measured->why_not[static_cast<size_t>(counter)] = "the copy engine's loads and stores are not counted as requested; what it loads is all of L2→SM";
+    }
   }
 
   /// The whole outputs, of the last method that computed each.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -56,17 +57,31 @@ struct TileChoice {
   int threads = 0;         // of a block
 };
 
+/// Something that a step does and can do without, so that its worth is seen: --no-<name> leaves it out.
+struct Technique {
+  std::string name;
+  std::string without;  // what happens then, for --help-all
+};
+
+constexpr int kAnyHeadDim = std::numeric_limits<int>::max();
+
 struct Step {
   std::string id;       // "step04"
   std::string title;    // "online softmax"
   std::string idea;     // one sentence for --help
   std::string chapter;  // "docs/04-online-softmax.md"
   std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served; 0x0: a library chooses
-  int largest_head_dim = 0;
+  int largest_head_dim = 0;  // kAnyHeadDim: refusal says which are served
+  Dtype default_dtype = Dtype::fp32;  // without --dtype
+  std::function<std::string(const Problem&)> refusal;  // why this problem is not served, on the device at hand, and which step serves it; "": it is. May be empty
+  std::vector<Technique> techniques;
   double fp32_tolerance_factor = 1;  // of the check in fp32; 1 for all that is ours (docs/yardstick.md says why a library needs more)
   std::string if_wrong;         // what to do when a run ends with exit 1, for its line on stderr ("" = nothing to add); the exercises'
   std::vector<Method> methods;  // in the order they run; the last one is what the report is about
 };
+
+/// What step.refusal says, "" where it has nothing to refuse.
+inline std::string refusal(const Step& step, const Problem& problem) { return step.refusal ? step.refusal(problem) : ""; }
 
 /// Registers a step for a device (called from generated sources before main). Returns true.
 bool register_step(DeviceKind device, Step step);

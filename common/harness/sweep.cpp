@@ -77,10 +77,10 @@ const SweptTile* Sweep::find(TileShape shape) const {
 
 Sweep sweep_tiles(const Options& options, const Step& step, ChosenDevice& chosen, Progress& progress) {
   ProblemRuns runs(options, step, chosen, progress);
+  choose_tile(runs.options(), step, runs.problem());  // refuses what is not served, and a device that no tile fits
   std::vector<TileChoice> choices = step.tiles(runs.problem());
   if (!choices.empty() && choices.front().shape == TileShape{})
     throw Unsupported(fmt::format("{} has no tiles to sweep: its products are a library's, which chooses", step.id));
-  choose_tile(runs.options(), step, runs.problem());  // refuses a dtype that is not served, and a device that no tile fits
   std::sort(choices.begin(), choices.end(), [](const TileChoice& a, const TileChoice& b) { return std::tie(a.shape.br, a.shape.bc) < std::tie(b.shape.br, b.shape.bc); });
 
   // All times first: a profiler in the process slows launches. Without counters there is nothing to wait for.

@@ -33,6 +33,21 @@ struct Mask {
       ATTN_UNROLL for (int j = 0; j < s.kCols; ++j)
         if (!visible(i0 + s.row(i), j0 + s.col(j))) s(i, j) = -INFINITY;
   }
+  /// The same for who knows which tiles lie on an edge (step06): without asking, and with one comparison of 32 bits per pair. Rows
+  /// past the last query see what it sees; they are never stored.
+  template <class Scores>
+  __device__ __forceinline__ void hide(Scores& s, int64_t i0, int64_t j0) const {
+    const int in_all = clamped(seqlen_k - j0), in_first_row = causal ? clamped(i0 + 1 + seqlen_k - seqlen_q - j0) : in_all;  // keys seen
+    ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
+      const int below = causal ? in_first_row + s.row(i) : in_all, end = below < in_all ? below : in_all;
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j)
+        if (s.col(j) >= end) s(i, j) = -INFINITY;
+    }
+  }
+  static __device__ int clamped(int64_t x) {
+    constexpr int64_t kFar = 1 << 20;  // beyond any tile
+    return static_cast<int>(x < -kFar ? -kFar : x < kFar ? x : kFar);
+  }
   /// The place of this block, one of a grid with a block for every tile of `rows` queries of every head. Blocks start in the order of
   /// blockIdx.x. Under a causal mask the last queries see the most keys: their tiles go first, and kHeadsTogether heads side by side,
   /// so that short tiles are left to fill the GPU at the end, and the K and V of these heads stay in L2.

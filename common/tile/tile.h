@@ -111,6 +111,18 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
   load_tile<Threads>({&to}, {from}, row0, col0);
 }
 
+/// HBM -> SRAM as above, but nobody waits: the tile's 16-byte vectors travel while the threads go on. It is complete for all when each
+/// thread has waited for its own (wait_copies) and a __syncthreads has followed. Rows must be a whole number of vectors long.
+template <int Threads, class E, int Rows, int Cols>
+__device__ __forceinline__ void load_tile_async(SramTile<E, Rows, Cols>& to, Global<const E> from, int64_t row0) {
+  constexpr int kVector = Global<const E>::kVector, kPerRow = Cols / kVector, kStep = Threads / kPerRow;
+  static_assert(Threads % kPerRow == 0 && Rows % kStep == 0);
+  const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
+  const int64_t below = from.rows - row0 - row;
+  const int rows = col >= from.cols ? 0 : below < Rows ? static_cast<int>(below) : Rows;  // to load, in these columns
+  ATTN_UNROLL for (int r = 0; r < Rows; r += kStep) copy_async(to.write(row + r, col, kVector), from.rows_from(row0 + row), r < rows, r, col);
+}
+
 /// Registers -> HBM: the part of the fragment that lies inside of `to`, whose element (row0, col0) is the tile's first.
 template <class E, int Rows, int Cols, int Lanes, int Run>
 __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0, int64_t col0 = 0) {

@@ -26,7 +26,7 @@ struct Visits {
   int own = 0;
   int loop = 0;
 };
-Visits visits_by_query_blocks(const Problem& problem, int own, int loop);   // blocks own queries and loop over keys up to the last visible one
+Visits visits_by_query_blocks(const Problem& problem, int own, int loop, int at_least = 0);  // blocks own queries and loop over keys up to the last visible one, over at_least tiles at least
 Visits visits_by_key_blocks(const Problem& problem, int own, int loop);     // blocks own keys and loop over queries from the tile of the first that sees one
 Visits visits_all(int64_t own_rows, int64_t loop_rows, int own, int loop);  // no tile is skipped (the naive steps)
 
@@ -37,6 +37,7 @@ struct KernelCost {
   std::vector<TensorBytes> requested;
   std::vector<TensorBytes> hbm;
   bool library = false;        // a library's kernel: what it asks for is not known, `requested` is empty and no product rate of ours predicts it
+  bool copy_engine = false;    // loads and stores go through the copy engine, which the counters of requested bytes do not see; those of L2→SM do
   bool hbm_at_least = false;   // the access pattern moves partial lines: the true figure is larger (step01's softmax)
   int64_t executed_flops = 0;  // 2 per multiply-add of the tile products on the visited tiles, head_dim as given
 
@@ -49,6 +50,7 @@ struct KernelCost {
   /// `products` tile products of own x loop x head_dim on each visited tile of every head.
   KernelCost& multiplies(const Visits& visits, int products = 1);
   KernelCost& moves_at_least();  // sets hbm_at_least
+  KernelCost& by_copy_engine();  // sets copy_engine
   KernelCost& by_library();      // sets library; from here on the requested elements are passed over
 
  private:

@@ -1,4 +1,4 @@
-# The target `barriers` takes out each __syncthreads and __syncwarp of steps/ and common/tile/, one at a time, and demands that a plain
+# The target `barriers` takes out each __syncthreads, __syncwarp and wait_copies of steps/ and common/tile/, one at a time, and demands that a plain
 # run on the CPU executor, `stepNN --device cpu` with the flags below, then ends with exit 1. It builds a program per barrier and step, which takes a
 # minute or two, so it is not part of the build or of ctest.
 
@@ -9,13 +9,14 @@ set(steps_of_common/tile/product.h step03 step04 step05)
 set(steps_of_common/tile/split_product.h step02 step04 step05)
 # What makes them run it: flags, with commas between.
 set(flags_of_common/tile/split_product.h --product=tensor-cores,--head-dim=63)
+set(flags_of_steps/step06_asynchronous_pipeline.cu --causal,--seqlen-q=700,--seqlen-k=300)  # several key tiles, and blocks that see none
 
 set(barrier_programs "")
 set(barrier_runs "")
 foreach(source IN LISTS variant_sources)
   file(READ ${PROJECT_SOURCE_DIR}/${source} rest)
   set(before "")  # the text up to the barrier, which tells it from its likes
-  while(rest MATCHES "__sync(threads|warp)\\(\\);")
+  while(rest MATCHES "(__sync(threads|warp)|wait_copies<[0-9]>)\\(\\);")
     set(barrier ${CMAKE_MATCH_0})
     string(FIND "${rest}" "${barrier}" at)
     string(SUBSTRING "${rest}" 0 ${at} head)

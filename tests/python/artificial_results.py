@@ -6,7 +6,8 @@ DEVICE = {"schema": "attention-device-1", "gpu": {"name": "Artificial GPU", "hbm
           "flops_per_second": {"ffma_fp32": 64e12, "mma_fp16": 635e12, "mma_bf16": 634e12},
           "tile_products": [{"dtype": dtype, "head_dim": head_dim, "flops_per_second": rate} for dtype, rate in (("fp32", 48e12), ("fp16", 572e12), ("bf16", 573e12)) for head_dim in (64, 128)],
           "split_tile_products": [{"dtype": "fp32", "head_dim": head_dim, "flops_per_second": 150e12} for head_dim in (64, 128)]}
-TITLES = {"step01": "naive three kernels", "step02": "fused row softmax", "step03": "tiled SRAM", "step04": "online softmax", "step05": "recompute backward"}
+TITLES = {"step01": "naive three kernels", "step02": "fused row softmax", "step03": "tiled SRAM", "step04": "online softmax", "step05": "recompute backward", "step06": "asynchronous pipeline", "step07": "Hopper, twin blocks",
+          "step08": "Hopper, specialised warps"}
 # method: (kernels with their executed FLOPs in N²d, and their tensors in HBM as multiples of themselves, share of the tile product's rate)
 FORWARD = {
     "step01": ([("scores", 2, {"Q": 1, "K": 1, "S": 1}), ("softmax", 0, {"S": 3, "P": 1, "LSE": 1}), ("PV", 2, {"P": 1, "V": 1, "O": 1})], 0.1),
@@ -14,6 +15,9 @@ FORWARD = {
     "step03": ([("attention", 6, {"Q": 1, "K": 1, "V": 1, "O": 1, "LSE": 1})], 0.62),
     "step04": ([("attention", 4, {"Q": 1, "K": 1, "V": 1, "O": 1, "LSE": 1})], 0.6),
     "step05 forward": ([("attention", 4, {"Q": 1, "K": 1, "V": 1, "O": 1, "LSE": 1})], 0.59),
+    "step06": ([("attention", 4, {"Q": 1, "K": 1, "V": 1, "O": 1, "LSE": 1})], 0.7),
+    "step07": ([("attention", 4, {"Q": 1, "K": 1, "V": 1, "O": 1, "LSE": 1})], 0.9),
+    "step08": ([("attention", 4, {"Q": 1, "K": 1, "V": 1, "O": 1, "LSE": 1})], 0.95),
     "yardstick": ([("scores", 2, {"Q": 1, "K": 1, "S": 1}), ("softmax", 0, {"S": 1, "P": 1, "LSE": 1}), ("PV", 2, {"P": 1, "V": 1, "O": 1})], 0.9),
 }
 BACKWARD = {
@@ -22,6 +26,7 @@ BACKWARD = {
     "step05 recompute backward": ([("delta", 0, {"dO": 1, "O": 1, "delta": 1}), ("dK dV", 8, {"Q": 1, "K": 1, "V": 1, "dO": 1, "LSE": 1, "delta": 1, "dK": 1, "dV": 1}),
                                    ("dQ", 6, {"Q": 1, "K": 1, "V": 1, "dO": 1, "LSE": 1, "delta": 1, "dQ": 1})], 0.5),
 }
+IN_HALF_ALONE = ("step06", "step07", "step08")
 ON_TENSOR_CORES = ("step04", "step05 standard backward", "step05 recompute backward")  # in fp32, beside CUDA cores
 PYTORCH = {"eager": 8, "SDPA efficient": 2, "SDPA flash": 1.6, "SDPA cuDNN": 1.1}  # times as long as its useful FLOPs at the tile product's rate
 
@@ -92,7 +97,7 @@ def results(measured=True):
         for head_dim in (64, 128):
             for causal in (False, True):
                 for which, ours in (("forward", FORWARD), ("backward", BACKWARD)):
-                    rows += [row_of(method, which, dtype, 4, 2048 // head_dim, 4096, head_dim, causal, measured) for method in [*ours, *pytorch]]
+                    rows += [row_of(method, which, dtype, 4, 2048 // head_dim, 4096, head_dim, causal, measured) for method in [*ours, *pytorch] if dtype != "fp32" or method not in IN_HALF_ALONE]
                     if dtype == "fp32":
                         rows += [row_of(method, which, dtype, 4, 2048 // head_dim, 4096, head_dim, causal, measured, "tensor-cores") for method in ours if method in ON_TENSOR_CORES]
     for n in range(10, 18):

@@ -10,7 +10,7 @@ import sys
 
 NAME = sys.argv[1]
 METHODS = {"step05": (("forward", False), ("standard backward", True), ("recompute backward", True))}
-MS = {"step01": 800, "step02": 400, "step03": 300, "step04": 100, "yardstick": 200, "forward": 100, "standard backward": 600, "recompute backward": 150}
+MS = {"step01": 800, "step02": 400, "step03": 300, "step04": 100, "step06": 80, "step07": 60, "step08": 60, "yardstick": 200, "forward": 100, "standard backward": 600, "recompute backward": 150}
 
 
 def device():

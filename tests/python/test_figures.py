@@ -91,7 +91,7 @@ class Speedup(unittest.TestCase):
         ax = axes_with(figure_speedup.picture(result, "forward", True), "bf16, d 128")
         wanted = {method: find(result, method, dtype="bf16", head_dim=128, causal=True, **{"pass": "forward"})["time"]["median_ms"] for method in ("eager", "step01", "SDPA cuDNN")}
         widths = [patch.get_width() for patch in ax.patches]
-        self.assertEqual(len(widths), 10)
+        self.assertEqual(len(widths), 13)
         for method, ms in wanted.items():
             self.assertTrue(any(abs(width - wanted["eager"] / ms) < 1e-9 for width in widths), method)
 
@@ -164,7 +164,7 @@ class Bytes(unittest.TestCase):
         diamonds = sorted(line.get_xdata()[0] for line in left.lines if line.get_marker() == "D")
         measured = sorted(row["hbm_measured_bytes"] for row in figure_style.headline(RESULTS, "forward", False)["fp16", 64].values() if row["hbm_measured_bytes"])
         self.assertEqual(diamonds, measured)
-        self.assertEqual(len(diamonds), 6)
+        self.assertEqual(len(diamonds), 9)
 
     def test_the_magnifier_says_how_much(self):
         figure = figure_bytes.picture(RESULTS, "forward", 64)

@@ -38,7 +38,7 @@ class Gpus(unittest.TestCase):
             (folder / name).chmod(0o755)
 
         program("nvidia-smi", "#!/bin/sh\n" + "".join(f"echo {n}\n" for n in range(gpus)))
-        for name in ("step00", "step01", "step02", "step03", "step04", "step05", "compute-sanitizer"):
+        for name in ("step00", "step01", "step02", "step03", "step04", "step05", "step06", "compute-sanitizer"):
             program(name, PROGRAM + "exit 4\n")
         program("ncu", PROGRAM + "touch LOG.ncu\n")
         program("ctest", CTEST)

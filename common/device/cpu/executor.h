@@ -41,6 +41,7 @@ struct Requested {
 inline constexpr int kMaxTensors = 256;
 inline constexpr int kMaxThreads = 1024;  // per block, as CUDA has it
 inline constexpr int kWarp = 32;
+inline constexpr int kCopyBytes = 16;  // of one asynchronous copy
 
 /// What the hooks in kernel_language.h read and write without a call: the block that this OS thread is running.
 struct BlockView {
@@ -107,6 +108,11 @@ void warp_barrier(Place place);   // __syncwarp
 /// accesses to SRAM.
 using WarpOperation = void (*)(void* const* lanes);
 void warp_collective(WarpOperation run, void* deposit, Place place);
+
+/// cp.async: the 16 bytes at `from` (null: zeros) are on their way to `to` in SRAM until wait_copies has waited for their group.
+void start_copy(void* to, const void* from, Place place);
+void commit_copies(Place place);             // the copies that the running thread has started since the last one are a group
+void wait_copies(int pending, Place place);  // its groups arrive, all but the `pending` youngest
 
 // ---- called by the host ----------------------------------------------------------------------------------------------
 

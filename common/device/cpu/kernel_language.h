@@ -95,10 +95,13 @@ struct Global {
   }
   /// kVector neighbours as they are in HBM, or zeros (and no access, no bytes) when `inside` is false.
   float4 load_vector_if(bool inside, int64_t row, int64_t col, ATTN_CALLER) const {
-    if (!inside) return {};
+    return inside ? *reinterpret_cast<const float4*>(vector_to_load(row, col, file, line)) : float4{};
+  }
+  /// Where kVector neighbours lie that are about to be loaded: checked and counted.
+  const T* vector_to_load(int64_t row, int64_t col, ATTN_CALLER) const {
     const T* from = checked("load", kVector, row, col, file, line);
     executor::block_view.requested[tensor_].load += sizeof(float4);
-    return *reinterpret_cast<const float4*>(from);
+    return from;
   }
   void store(int64_t row, int64_t col, float value, ATTN_CALLER) const {
     T* to = checked("store", 1, row, col, file, line);
@@ -253,6 +256,18 @@ void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_l
 /// lanes_max<32> for numbers that are not negative.
 template <int N>
 void warp_max_of_magnitudes(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<32, N, Maximum>, x, {file, line}); }
+
+/// True for all lanes of a warp when it is for one of them. All 32 take part, as `mask` must say.
+inline void any_of_lanes(void* const* lanes) {
+  bool any = false;
+  for (int lane = 0; lane < executor::kWarp; ++lane) any |= *static_cast<const bool*>(lanes[lane]);
+  for (int lane = 0; lane < executor::kWarp; ++lane) *static_cast<bool*>(lanes[lane]) = any;
+}
+inline bool __any_sync(unsigned mask, bool predicate, ATTN_CALLER) {
+  if (mask != 0xffffffffu) [[unlikely]] executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
+  executor::warp_collective(any_of_lanes, &predicate, {file, line});
+  return predicate;
+}
 
 /// kernel<<<grid, block, sram_bytes>>>(args...) on the executor; returns when the grid has ended.
 /// Throws as executor::run_grid does, naming the kernel.

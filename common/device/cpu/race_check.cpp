@@ -6,7 +6,12 @@ namespace attention::executor {
 
 void ShadowSram::reset(int64_t sram_bytes) {
   const size_t words = static_cast<size_t>((sram_bytes + kWord - 1) / kWord);
-  for (auto* accesses : {&writer_, &reader_, &other_reader_}) accesses->assign(words, Access{});
+  for (auto* accesses : {&writer_, &reader_, &other_reader_, &copy_}) accesses->assign(words, Access{});
+  words_with_copy_ = 0;
+}
+
+void ShadowSram::forget_order() {
+  for (auto* accesses : {&writer_, &reader_, &other_reader_}) accesses->assign(accesses->size(), Access{});
 }
 
 // True when a read changes nothing in any of these words, as most reads do: a row of K is read by all lanes of all warps.
@@ -30,9 +35,10 @@ bool ShadowSram::nothing_new(size_t first, size_t count, Access now) const {
 
 ShadowSram::Race ShadowSram::read(int64_t first_byte, int64_t bytes, Access now) {
   const size_t first = static_cast<size_t>(first_byte / kWord), count = static_cast<size_t>((first_byte + bytes + kWord - 1) / kWord) - first;
+  if (const Race race = copy_on_its_way(first, first + count); race.found) return race;
   if (nothing_new(first, count, now)) return {};
   for (size_t n = first; n < first + count; ++n) {
-    if (now.unordered(writer_[n])) return {true, writer_[n], true, static_cast<int64_t>(n) * kWord};
+    if (now.unordered(writer_[n])) return {true, writer_[n], true, false, static_cast<int64_t>(n) * kWord};
     Access &reader = reader_[n], &other = other_reader_[n];
     if (!now.same_block_epoch(reader)) {
       reader = now;
@@ -55,14 +61,34 @@ ShadowSram::Race ShadowSram::read(int64_t first_byte, int64_t bytes, Access now)
 
 ShadowSram::Race ShadowSram::write(int64_t first_byte, int64_t bytes, Access now) {
   const size_t first = static_cast<size_t>(first_byte / kWord), end = static_cast<size_t>((first_byte + bytes + kWord - 1) / kWord);
+  if (const Race race = copy_on_its_way(first, end); race.found) return race;
   for (size_t n = first; n < end; ++n) {
     const int64_t byte = static_cast<int64_t>(n) * kWord;
-    if (now.unordered(writer_[n])) return {true, writer_[n], true, byte};
-    if (now.unordered(reader_[n])) return {true, reader_[n], false, byte};
-    if (now.unordered(other_reader_[n])) return {true, other_reader_[n], false, byte};
+    if (now.unordered(writer_[n])) return {true, writer_[n], true, false, byte};
+    if (now.unordered(reader_[n])) return {true, reader_[n], false, false, byte};
+    if (now.unordered(other_reader_[n])) return {true, other_reader_[n], false, false, byte};
     writer_[n] = now;
   }
   return {};
+}
+
+ShadowSram::Race ShadowSram::copy_on_its_way(size_t first, size_t end) const {
+  if (words_with_copy_ == 0) return {};
+  for (size_t n = first; n < end; ++n)
+    if (copy_[n].bits != 0) return {true, copy_[n], true, true, static_cast<int64_t>(n) * kWord};
+  return {};
+}
+
+void ShadowSram::copy_starts(int64_t first_byte, int64_t bytes, Access now) {
+  const size_t first = static_cast<size_t>(first_byte / kWord), end = static_cast<size_t>((first_byte + bytes + kWord - 1) / kWord);
+  for (size_t n = first; n < end; ++n) copy_[n] = now;
+  words_with_copy_ += end - first;
+}
+
+void ShadowSram::copy_arrives(int64_t first_byte, int64_t bytes, Access now) {
+  const size_t first = static_cast<size_t>(first_byte / kWord), end = static_cast<size_t>((first_byte + bytes + kWord - 1) / kWord);
+  for (size_t n = first; n < end; ++n) copy_[n] = {}, writer_[n] = now;
+  words_with_copy_ -= end - first;
 }
 
 }  // namespace attention::executor

@@ -52,21 +52,32 @@ class ShadowSram {
     bool found = false;
     Access earlier;
     bool earlier_writes = false;
+    bool on_its_way = false;  // the earlier access is an asynchronous copy that nobody has waited for
     int64_t byte = 0;  // of the word, from the start of the block's SRAM
   };
 
-  /// Forgets all accesses: at the start of a block of `sram_bytes`, and when the epochs start again from 1.
+  /// Forgets all accesses: at the start of a block of `sram_bytes`.
   void reset(int64_t sram_bytes);
+  /// Forgets them but for copies on their way: when the epochs start again from 1.
+  void forget_order();
 
   Race read(int64_t first_byte, int64_t bytes, Access now);
   Race write(int64_t first_byte, int64_t bytes, Access now);
 
+  /// An asynchronous copy writes twice: when it starts, which write() has been told, and when it arrives. Between the two its words
+  /// belong to it: any access is a race, by whatever thread and after whatever barrier.
+  void copy_starts(int64_t first_byte, int64_t bytes, Access now);
+  void copy_arrives(int64_t first_byte, int64_t bytes, Access now);
+
  private:
+  Race copy_on_its_way(std::size_t first, std::size_t end) const;
   bool nothing_new(std::size_t first, std::size_t count, Access now) const;
 
   // By word. Two readers are enough to answer for all: once they are of different warps, any writer races with one of
   // them; while all readers are of one warp, two of its newest epoch stand for the rest.
   std::vector<Access> writer_, reader_, other_reader_;
+  std::vector<Access> copy_;        // on its way to this word; empty: none
+  std::size_t words_with_copy_ = 0;
 };
 
 }  // namespace attention::executor

@@ -121,7 +121,7 @@ void Worker::run_block(int64_t block) {
   if (race_checked_) shadow_.reset(run_->grid.sram_bytes);
 
   order_threads(block);
-  for (int n = 0; n < threads_count_; ++n) threads_[n] = {};
+  for (int n = 0; n < threads_count_; ++n) threads_[n] = {}, copies_[n].on_their_way.clear(), copies_[n].open_group = 0;
   for (int warp = 0; warp * kWarp < threads_count_; ++warp) {
     warps_[warp].gathering = {};
     warps_[warp].lanes = std::min(kWarp, threads_count_ - warp * kWarp);
@@ -179,6 +179,8 @@ void Worker::run_current() {
   std::string thrown;
   try {
     run_->grid.thread(run_->grid.arguments);
+    if (!copies_[current_].on_their_way.empty()) [[unlikely]]
+      give_up_block(copies_[current_].on_their_way.front().place, "the thread has ended and never waited for the copy that it started here");
     return;
   } catch (const std::exception& error) {
     thrown = error.what();
@@ -233,7 +235,7 @@ bool Worker::arrive(Gathering& gathering, int expected, State waiting, Place pla
 void Worker::wait_for_block(Place place) {
   if (arrive(block_gathering_, threads_count_, State::waits_for_block, place)) {
     if (++block_epoch_ == Access::kEpochs) {  // all earlier accesses are ordered before the later ones: forget them
-      if (race_checked_) shadow_.reset(run_->grid.sram_bytes);
+      if (race_checked_) shadow_.forget_order();
       block_epoch_ = 1;
     }
     release(order_, threads_count_);
@@ -307,10 +309,16 @@ int Worker::site_of(const void* caller, Place place) {
   return static_cast<int>(slot);
 }
 
+Access Worker::access_now(Place place, const void* caller) { return {block_epoch_, warps_[current_ / kWarp].epoch, current_, site_of(caller, place)}; }
+
 void Worker::report_race(const ShadowSram::Race& race, bool write, Place place, const void* caller) {
   const int other = race.earlier.thread();
   const bool one_warp = other / kWarp == current_ / kWarp;
   const Site& site = sites_[static_cast<size_t>(race.earlier.site())];
+  if (race.on_its_way)
+    give_up_block(place, caller, "race on SRAM byte " + std::to_string(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
+                                     " it while the copy that thread " + std::to_string(other) + " started at " + where(site.place, site.caller) +
+                                     " is on its way there: that thread has not waited for it");
   give_up_block(place, caller, "race on SRAM byte " + std::to_string(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
                                    " it, thread " + std::to_string(other) + (race.earlier_writes ? " wrote" : " read") + " it at " +
                                    where(site.place, site.caller) + ", and no " + (one_warp ? "__syncwarp or __syncthreads" : "__syncthreads") +
@@ -325,9 +333,29 @@ void Worker::watch_sram(const void* address, int bytes, bool write, Place place,
     give_up_block(place, caller, std::string(write ? "write" : "read") + " of SRAM bytes " + std::to_string(first) + " to " +
                                      std::to_string(first + bytes - 1) + ", the block has " + std::to_string(size));
   if (!race_checked_) return;
-  const Access now(block_epoch_, warps_[current_ / kWarp].epoch, current_, site_of(caller, place));
+  const Access now = access_now(place, caller);
   const ShadowSram::Race race = write ? shadow_.write(first, bytes, now) : shadow_.read(first, bytes, now);
   if (race.found) [[unlikely]] report_race(race, write, place, caller);
+}
+
+// ---- asynchronous copies ---------------------------------------------------------------------------------------------
+
+void Worker::start_copy(void* to, const void* from, Place place, const void* caller) {
+  std::memset(to, kNanByte, kCopyBytes);
+  copies_[current_].on_their_way.push_back({to, from, copies_[current_].open_group, place});
+  if (race_checked_) shadow_.copy_starts(static_cast<const unsigned char*>(to) - block_view.sram, kCopyBytes, access_now(place, caller));
+}
+
+void Worker::wait_copies(int pending, Place place, const void* caller) {
+  auto& [on_their_way, open_group] = copies_[current_];
+  size_t arrived = 0;
+  for (; arrived < on_their_way.size() && on_their_way[arrived].group < open_group - pending; ++arrived) {
+    const Copy& copy = on_their_way[arrived];
+    if (copy.from) std::memcpy(copy.to, copy.from, kCopyBytes);
+    else std::memset(copy.to, 0, kCopyBytes);
+    if (race_checked_) shadow_.copy_arrives(static_cast<const unsigned char*>(copy.to) - block_view.sram, kCopyBytes, access_now(place, caller));
+  }
+  on_their_way.erase(on_their_way.begin(), on_their_way.begin() + static_cast<std::ptrdiff_t>(arrived));
 }
 
 // ---- what kernel threads call -----------------------------------------------------------------------------------------
@@ -346,6 +374,11 @@ void report_layout(int64_t bytes, Place place) {
 void watch_sram(const void* address, int bytes, bool write, Place place) {
   worker_at(place, "access to a block's SRAM").watch_sram(address, bytes, write, place, __builtin_return_address(0));
 }
+void start_copy(void* to, const void* from, Place place) {
+  worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
+}
+void commit_copies(Place place) { worker_at(place, "commit_copies").commit_copies(); }
+void wait_copies(int pending, Place place) { worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0)); }
 void block_barrier(Place place) { worker_at(place, "__syncthreads").wait_for_block(place); }
 void warp_barrier(Place place) { worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place); }
 void warp_collective(WarpOperation run, void* deposit, Place place) {

@@ -42,6 +42,9 @@ class Worker {
   // The running kernel thread's requests; see executor.h.
   void wait_for_block(Place place);
   void wait_for_warp(WarpOperation operation, void* deposit, Place place);
+  void start_copy(void* to, const void* from, Place place, const void* caller);
+  void commit_copies() { ++copies_[current_].open_group; }
+  void wait_copies(int pending, Place place, const void* caller);
   void watch_sram(const void* address, int bytes, bool write, Place place, const void* caller);
   [[noreturn]] void give_up_block(Place place, const std::string& what) { give_up_block(current_, to_string(place), what); }
   [[noreturn]] void give_up_block(Place place, const void* caller, const std::string& what) { give_up_block(current_, where(place, caller), what); }
@@ -70,6 +73,17 @@ class Worker {
     int lanes = 0;
     uint32_t epoch = 0;                 // __syncwarps since the last __syncthreads
   };
+  /// An asynchronous copy that its thread has not waited for, and a thread's copies, the oldest first.
+  struct Copy {
+    void* to;
+    const void* from;  // null: zeros
+    int group;
+    Place place;
+  };
+  struct Copies {
+    std::vector<Copy> on_their_way;
+    int open_group = 0;  // the one that the next commit closes
+  };
   struct FiberWithStack {
     explicit FiberWithStack(unsigned colour) : stack(colour) {}
     Fiber fiber;
@@ -94,6 +108,7 @@ class Worker {
   [[noreturn]] void report_race(const ShadowSram::Race& race, bool write, Place place, const void* caller);
   std::string what_it_does(int thread) const;
   int site_of(const void* caller, Place place);
+  Access access_now(Place place, const void* caller);
 
   GridRun* run_ = nullptr;
   int64_t block_ = 0;
@@ -102,6 +117,7 @@ class Worker {
   int unfinished_ = 0;
   Fiber os_thread_;
   std::unique_ptr<KernelThread[]> threads_ = std::make_unique<KernelThread[]>(kMaxThreads);
+  std::unique_ptr<Copies[]> copies_ = std::make_unique<Copies[]>(kMaxThreads);
   Warp warps_[kMaxThreads / kWarp];
   Gathering block_gathering_;
 

@@ -1,0 +1,184 @@
+// The tile on Hopper: the same three homes and the same two products as in tile.h and product.h, but a warpgroup (four warps, 64 query rows)
+// computes together, and the copy engine moves whole tiles. Products are started and waited for later; the sums of a product lie in the
+// registers as sum_row and sum_col (swizzle.h) say, so that a warp owns 16 whole rows, four lanes to a row, two rows to a lane.
+#pragma once
+
+#include "common/device/gpu/hopper.h"
+#include "common/tile/shapes.h"
+#include "common/tile/swizzle.h"
+
+namespace attention {
+inline namespace ATTN_DEVICE {
+
+/// Rows x Cols elements in SRAM as the copy engine leaves them and the tensor cores read them (swizzle.h).
+template <class E, int Rows, int Cols>
+struct alignas(1024) SwizzledTile {
+  static constexpr int kPanels = Cols / kPanelColumns, kPanelBytes = Rows * kPanelRowBytes, kBytes = kPanels * kPanelBytes;
+  E element[Rows * Cols];
+  __device__ __forceinline__ E* at(int row, int col) { return &element[swizzled_index(Rows, row, col)]; }
+};
+
+/// HBM -> SRAM: one thread starts the copy of the tile whose first row is row0, with zeros past the tensor's end; who waits for `full` sees
+/// it complete.
+template <class E, int Rows, int Cols>
+__device__ __forceinline__ void copy_tile(SwizzledTile<E, Rows, Cols>& to, const TensorMap& from, int row0, int head, Barrier& full) {
+  full.arrive_and_expect(to.kBytes);
+  copy_box(&to, from, row0, head, full);
+}
+
+/// s = Q K^T for the 64 rows of Q from first_row on: started, not finished.
+template <class E, int Br, int Bc, int D>
+__device__ __forceinline__ void start_scores(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& q, int first_row, const SwizzledTile<E, Bc, D>& k) {
+  const uint64_t a = tile_descriptor(sram_address(&q) + first_row * kPanelRowBytes), b = tile_descriptor(sram_address(&k));
+  ATTN_UNROLL for (int step = 0; step < D / 16; ++step)
+    WarpgroupProduct<Bc, E>::abt(s, a + along_rows(step, q.kPanelBytes), b + along_rows(step, k.kPanelBytes), step > 0);
+  commit_products();
+}
+
+/// o += P V: started, not finished.
+template <class E, int Bc, int D>
+__device__ __forceinline__ void start_fold(float (&o)[D / 2], const uint32_t (&p)[Bc / 16][4], const SwizzledTile<E, Bc, D>& v) {
+  const uint64_t b = tile_descriptor(sram_address(&v), v.kPanelBytes);
+  ATTN_UNROLL for (int step = 0; step < Bc / 16; ++step) WarpgroupProduct<D, E>::ab(o, p[step], b + across_rows(step));
+  commit_products();
+}
+
+/// Mask (mask.h) in 32 bits and for these sums.
+struct TileMask {
+  int seqlen_q, seqlen_k;
+  bool causal;
+
+  /// The key tiles that the queries before q_end see; one at least, so that a loop's first tile may stand before the loop.
+  __device__ __forceinline__ int key_tiles(int q_end, int bc) const {
+    const int end = causal ? min(q_end, seqlen_q) + seqlen_k - seqlen_q : seqlen_k;
+    return max(1, (end + bc - 1) / bc);
+  }
+  /// s = -inf where the query does not see the key. warp_q is the first of the warp's 16 rows, k0 the tile's first key. Rows past the last
+  /// query see what it sees; they are never stored.
+  template <int N>
+  __device__ __forceinline__ void apply(float (&s)[N], int warp_q, int k0) const {
+    if (k0 + 2 * N <= seqlen_k && (!causal || k0 + 2 * N - 1 <= warp_q + seqlen_k - seqlen_q)) return;
+    const int lane = threadIdx.x % 32;
+    ATTN_UNROLL for (int i = 0; i < 2; ++i) {
+      const int row = warp_q + lane / 4 + 8 * i;
+      const int last = (causal ? min(seqlen_k - 1, row + seqlen_k - seqlen_q) : seqlen_k - 1) - k0 - lane % 4 * 2;
+      ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
+        ATTN_UNROLL for (int c = 0; c < 2; ++c)
+          if (8 * n + c > last) s[4 * n + 2 * i + c] = -INFINITY;
+    }
+  }
+};
+
+/// The online softmax of a lane's two rows (steps/step04), first part: m grows to the tile's maximum, alpha is what the past is scaled by,
+/// and shift is what scale * m takes away from each exponent.
+template <int N>
+__device__ __forceinline__ void raise_maxima(float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float scale) {
+  constexpr unsigned kAllLanes = 0xffffffffu;
+  constexpr float kMostFused = 256;  // up to here the rounding of scale * m moves a weight by less than 2^-16 of itself
+  float base[2];
+  ATTN_UNROLL for (int i = 0; i < 2; ++i) {
+    float top = m[i];
+    ATTN_UNROLL for (int n = 0; n < N / 4; ++n) top = fmaxf(fmaxf(top, s[4 * n + 2 * i]), s[4 * n + 2 * i + 1]);
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+    base[i] = top == -INFINITY ? 0 : top;  // no key seen yet: weights 0, where -inf - -inf would be NaN
+    shift[i] = scale * base[i];
+    alpha[i] = exp2_or_zero(scale * (m[i] - base[i]));
+    m[i] = top;
+    l[i] *= alpha[i];
+  }
+  if (fmaxf(fabsf(shift[0]), fabsf(shift[1])) > kMostFused) {  // too large for one multiply-add per weight: subtract first
+    ATTN_UNROLL for (int n = 0; n < N; ++n) s[n] -= base[n / 2 % 2];
+    shift[0] = shift[1] = 0;
+  }
+}
+/// Second part: s becomes the weights, l their sum (of this lane's columns).
+template <int N>
+__device__ __forceinline__ void weigh(float (&s)[N], const float (&shift)[2], float (&l)[2], float scale) {
+  ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
+    ATTN_UNROLL for (int i = 0; i < 2; ++i)
+      ATTN_UNROLL for (int c = 0; c < 2; ++c) l[i] += s[4 * n + 2 * i + c] = exp2_or_zero(scale * s[4 * n + 2 * i + c] - shift[i]);
+}
+/// A lane's two rows, each times its own factor.
+template <int N>
+__device__ __forceinline__ void scale_rows(float (&o)[N], const float (&by)[2]) {
+  ATTN_UNROLL for (int n = 0; n < N; ++n) o[n] *= by[n / 2 % 2];
+}
+/// P as the left operand of P V: the sums in their own order, two to a register.
+template <class E, int N>
+__device__ __forceinline__ void pack_weights(uint32_t (&p)[N / 8][4], const float (&s)[N]) {
+  ATTN_UNROLL for (int k = 0; k < N / 8; ++k)
+    ATTN_UNROLL for (int r = 0; r < 4; ++r) p[k][r] = pack_pair<E>(s[8 * k + 2 * r], s[8 * k + 2 * r + 1]);
+}
+
+/// O = o / l through SRAM (the warp's own 16 rows of `stage`, from warp_row on) to HBM, and LSE. One lane starts the copies; it must wait
+/// until they have read `stage` before that is written again or the block ends.
+template <class E, int Br, int D>
+__device__ __forceinline__ void finish_rows(float (&o)[D / 2], float (&m)[2], float (&l)[2], float softmax_scale, SwizzledTile<E, Br, D>& stage, int warp_row,
+                                            const TensorMap& O, Global<float> LSE, const TileMask& mask, int q0, int head) {
+  const int lane = threadIdx.x % 32;
+  float inverse[2];
+  lanes_sum<4>(l);
+  ATTN_UNROLL for (int i = 0; i < 2; ++i) {
+    inverse[i] = l[i] > 0 ? 1 / l[i] : 0;
+    const int row = q0 + warp_row + lane / 4 + 8 * i;
+    if (lane % 4 == 0 && row < mask.seqlen_q) LSE.head(head).store(0, row, l[i] > 0 ? softmax_scale * m[i] + logf(l[i]) : -INFINITY);
+  }
+  scale_rows(o, inverse);
+  ATTN_UNROLL for (int n = 0; n < D / 2; n += 2)
+    *reinterpret_cast<uint32_t*>(stage.at(warp_row + sum_row(lane, n), sum_col(lane, n))) = pack_pair<E>(o[n], o[n + 1]);
+  stores_visible_to_engines();
+  __syncwarp();  // all 16 rows are there
+  if (lane == 0 && q0 + warp_row < mask.seqlen_q) {
+    ATTN_UNROLL for (int panel = 0; panel < D / kPanelColumns; ++panel)
+      copy_box_back(O, stage.at(warp_row, panel * kPanelColumns), q0 + warp_row, panel, head);
+    commit_copies_back();
+  }
+}
+
+/// Which head and which queries a tile's number means: `group` heads go through their query tiles side by side, so that their K and V stay
+/// in the L2, and the longest rows come first (causal).
+struct Order {
+  int query_tiles, heads, group;
+  struct Place {
+    int head, query_tile;
+  };
+  __device__ __forceinline__ Place place(int tile) const {
+    const int per_group = group * query_tiles, g = tile / per_group, rest = tile - g * per_group;
+    const int size = min(group, heads - g * group);
+    return {g * group + rest % size, query_tiles - 1 - rest / size};
+  }
+};
+
+// ---- what the host prepares --------------------------------------------------------------------------------------------------
+
+/// The tensors of a problem for the copy engine: Q comes a query tile at a time, K and V a key tile, O goes back by 16 rows and 64 columns.
+struct TensorMaps {
+  TensorMap q, k, v, o;
+};
+template <class T>
+TensorMaps tensor_maps(const Problem& p, const Tensors& t) {
+  using E = typename T::Element;
+  constexpr int kPanels = T::kHeadDim / kPanelColumns;
+  return {tensor_map<E>(t.q, p.heads_total(), p.seqlen_q, T::kHeadDim, T::kBr, kPanels), tensor_map<E>(t.k, p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels),
+          tensor_map<E>(t.v, p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels), tensor_map<E>(t.o, p.heads_total(), p.seqlen_q, T::kHeadDim, 16, 1)};
+}
+
+/// Causal: 16 heads side by side keep the GPU full at the end. Otherwise all tiles take equally long, and one head's K and V at a time is best.
+inline Order order_of(const Problem& p, int br) { return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? 16 : 1}; }
+
+inline TileMask tile_mask(const Problem& p) { return {static_cast<int>(p.seqlen_q), static_cast<int>(p.seqlen_k), p.causal}; }
+
+/// Why these steps do not serve the problem, and which step does; "" where they do.
+inline std::string only_on_hopper(const Problem& p) {
+  constexpr int kHopper = 90;
+  if (p.dtype == Dtype::fp32) return "is for fp16 and bf16 (--dtype fp16); step04 is the same algorithm in fp32";
+  if (p.head_dim != 64 && p.head_dim != 128) return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) + "; step06 takes 8, 16, 24 and so on to 256, step04 any to 256";
+  if (p.compute_capability != kHopper)
+    return "needs a Hopper GPU (compute capability 9.0), whose copy engine and warpgroup products it is made of, this one has " + std::to_string(p.compute_capability / 10) + "." +
+           std::to_string(p.compute_capability % 10) + "; step06 is the same algorithm for 8.0 and newer, step04 for all";
+  return "";
+}
+
+}  // namespace ATTN_DEVICE
+}  // namespace attention

@@ -1,0 +1,248 @@
+// Hopper's steps. Without a GPU: the index arithmetic of their tiles, the parities of their barriers, their formulas and refusals. With
+// a Hopper GPU: the steps themselves, with each of their techniques left out. (The tests that run every step run these too.)
+#include <set>
+
+#include "common/tile/swizzle.h"
+#include "tests/run_method.h"
+
+using namespace attention;
+
+TEST_CASE("a swizzled tile holds each element once, and neither rows nor columns meet in a bank") {
+  for (const auto& [rows, cols] : {std::pair{128, 64}, {192, 64}, {64, 128}, {128, 128}}) {
+    std::set<int> places;
+    for (int row = 0; row < rows; ++row)
+      for (int col = 0; col < cols; ++col) places.insert(swizzled_index(rows, row, col));
+    CHECK(places.size() == static_cast<size_t>(rows * cols));
+    CHECK(*places.begin() == 0);
+    CHECK(*places.rbegin() == rows * cols - 1);
+    for (int row = 0; row < rows; row += 8) {
+      for (int col = 0; col < cols; col += 8) {
+        std::set<int> down, along;  // groups of four banks: 16 bytes of 128
+        for (int n = 0; n < 8; ++n) {
+          down.insert(swizzled_index(rows, row + n, col) / 8 % 8);
+          along.insert(swizzled_index(rows, row, col / 64 * 64 + 8 * n) / 8 % 8);
+        }
+        CHECK(down.size() == 8);
+        CHECK(along.size() == 8);
+      }
+    }
+  }
+  // The copy engine's own rule (PTX ISA, 128-byte swizzle): of a byte's offset in the panel, bits 4 to 6 become themselves xor bits 7 to 9.
+  for (int row = 0; row < 64; ++row)
+    for (int col = 0; col < 64; ++col) {
+      const int plain = row * 128 + col * 2;
+      CHECK(swizzled_index(64, row, col) * 2 == (plain ^ (plain >> 7 & 7) << 4));
+    }
+}
+
+TEST_CASE("a tile's descriptor, bit by bit") {
+  const uint64_t v = tile_descriptor(0x12400, 16384);
+  CHECK((v & 0x3fff) == 0x1240);        // the address in units of 16 bytes
+  CHECK((v >> 14 & 3) == 0);
+  CHECK((v >> 16 & 0x3fff) == 1024);    // from panel to panel: 128 rows of 128 bytes
+  CHECK((v >> 30 & 3) == 0);
+  CHECK((v >> 32 & 0x3fff) == 64);      // from eight rows to the next: 1024 bytes
+  CHECK((v >> 46 & 0x7) == 0);
+  CHECK((v >> 49 & 0x7) == 0);          // tiles begin at multiples of 1024 bytes
+  CHECK((v >> 52 & 0x3ff) == 0);
+  CHECK(v >> 62 == 1);                  // 128-byte swizzle
+  CHECK((tile_descriptor(0x12400) >> 16 & 0x3fff) == 1);
+  CHECK((tile_descriptor(227 * 1024) & 0x3fff) == 227 * 64);  // the last byte of SRAM still fits
+}
+
+TEST_CASE("the summed dimension moves on by 16: along the rows of Q and K, down the rows of V") {
+  for (const int rows : {64, 128, 192}) {
+    for (int k = 0; k < 8; ++k) {
+      CHECK(along_rows(k, rows * 128) * 16 == swizzled_index(rows, 0, 16 * k) * 2);  // row 0 is not permuted
+      if (16 * k < rows) CHECK(across_rows(k) * 16 == swizzled_index(rows, 16 * k, 0) * 2);
+    }
+  }
+}
+
+TEST_CASE("a warp's sums: each element once, and two neighbours to a register are the left operand of the next product") {
+  for (const int cols : {64, 128}) {
+    std::set<std::pair<int, int>> seen;
+    for (int lane = 0; lane < 32; ++lane)
+      for (int n = 0; n < cols / 2; ++n) seen.insert({sum_row(lane, n), sum_col(lane, n)});
+    CHECK(seen.size() == static_cast<size_t>(16 * cols));
+    CHECK(seen.rbegin()->first == 15);
+    // PTX ISA, wgmma's A in registers: register r of a 16-column step holds (lane / 4 + 8 (r % 2), 2 (lane % 4) + 8 (r / 2)) and its neighbour.
+    for (int lane = 0; lane < 32; ++lane)
+      for (int step = 0; step < cols / 16; ++step)
+        for (int r = 0; r < 4; ++r)
+          for (int c = 0; c < 2; ++c) {
+            const int n = 8 * step + 2 * r + c;
+            CHECK(sum_row(lane, n) == lane / 4 + 8 * (r % 2));
+            CHECK(sum_col(lane, n) == 16 * step + 2 * (lane % 4) + 8 * (r / 2) + c);
+          }
+  }
+}
+
+namespace {
+/// An mbarrier that one arrival per phase completes, as far as its parity goes.
+struct Phases {
+  int ended = 0;
+  bool may_pass(int parity) const { return (ended - 1) % 2 == parity || (ended == 0 && parity == 1); }
+};
+
+/// Producer and consumer take turns as their barriers let them, the producer first wherever both may go on. Returns the largest lead.
+template <int Stages>
+int largest_lead(int tiles) {
+  Phases full[Stages], empty[Stages];
+  int holds[Stages] = {};
+  Ring<Stages> fill, use;
+  int filled = 0, used = 0, lead = 0;
+  while (used < tiles) {
+    if (filled < tiles && empty[fill.stage].may_pass(fill.parity ^ 1)) {
+      holds[fill.stage] = filled++;
+      ++full[fill.stage].ended;
+      fill.next();
+      lead = std::max(lead, filled - used);
+    } else {
+      REQUIRE(full[use.stage].may_pass(use.parity));  // else nobody can go on
+      CHECK(holds[use.stage] == used++);
+      ++empty[use.stage].ended;
+      use.next();
+    }
+  }
+  return lead;
+}
+}  // namespace
+
+TEST_CASE("a ring's parities: the producer fills every place and no place that is still in use") {
+  for (const int tiles : {1, 2, 3, 4, 5, 17}) {
+    CHECK(largest_lead<1>(tiles) == 1);
+    CHECK(largest_lead<2>(tiles) == std::min(tiles, 2));
+    CHECK(largest_lead<3>(tiles) == std::min(tiles, 3));
+  }
+  Ring<2> ring;  // step07 counts the same by its tile's number
+  for (int j = 0; j < 9; ++j, ring.next()) {
+    CHECK(ring.stage == j % 2);
+    CHECK(ring.parity == j / 2 % 2);
+  }
+}
+
+namespace {
+Problem half_problem(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal) {
+  Problem p = make_case(heads, seqlen_q, seqlen_k, head_dim, causal).problem;
+  p.dtype = Dtype::fp16;
+  p.compute_capability = 90;
+  p.sram_limit = 232448;
+  return p;
+}
+
+const Step* hopper_step(const char* id) {
+  const Step* step = find_step(DeviceKind::gpu, id);
+  if (!step) skip_test("built without nvcc");
+  return step;
+}
+}  // namespace
+
+TEST_CASE("blocks that see no key visit one tile where a step asks for that") {
+  const Problem p = half_problem(1, 300, 100, 64, true);  // queries 0 to 199 see none
+  CHECK(visits_by_query_blocks(p, 128, 64).tiles == 0 + 1 + 2);
+  CHECK(visits_by_query_blocks(p, 128, 64, 1).tiles == 1 + 1 + 2);
+  CHECK(visits_by_query_blocks(p, 128, 64, 1).rows == 64 + 64 + 100);
+}
+
+TEST_CASE("Hopper's steps ask for Q once, and for K and V once per query tile") {
+  // N = 1024, d = 64, fp16: a tensor is 131072 bytes, LSE 4096.
+  if (const Step* step = hopper_step("step07")) {
+    Problem p = half_problem(1, 1024, 1024, 64, false);
+    p.tile = choose_tile({}, *step, p);
+    CHECK(p.tile == TileShape{128, 128});
+    const KernelCost cost = step->methods.front().cost(p).front();
+    CHECK(total_load(cost.requested) == 131072 + 8 * 2 * 131072);
+    CHECK(total_store(cost.requested) == 131072 + 4096);
+    CHECK(cost.executed_flops == 268435456);
+    CHECK(cost.copy_engine);
+    p = half_problem(1, 300, 100, 128, true);
+    p.tile = choose_tile({}, *step, p);
+    CHECK(p.tile == TileShape{128, 64});
+    CHECK(total_load(step->methods.front().cost(p).front().requested) == (300 + 2 * (64 + 64 + 100)) * 256);
+  }
+  if (const Step* step = hopper_step("step08")) {
+    Problem p = half_problem(1, 1024, 1024, 64, false);
+    p.tile = choose_tile({}, *step, p);
+    CHECK(p.tile == TileShape{192, 128});
+    CHECK(total_load(step->methods.front().cost(p).front().requested) == 131072 + 6 * 2 * 131072);  // 6 query tiles, the last with 64 rows
+    CHECK(step->methods.front().scratch(p).size() == 1);
+    p = half_problem(1, 1024, 1024, 128, false);
+    CHECK(choose_tile({}, *step, p) == TileShape{128, 128});
+    CHECK(step->methods.front().scratch(p).size() == 2);  // LSE, and what counts the tiles
+    p.left_out = {"persistent"};
+    CHECK(step->methods.front().scratch(p).size() == 1);
+  }
+}
+
+TEST_CASE("Hopper's steps refuse by name, and say which step serves") {
+  for (const char* id : {"step07", "step08"}) {
+    const Step* step = hopper_step(id);
+    if (!step) return;
+    Problem p = half_problem(1, 64, 64, 64, false);
+    CHECK(refusal(*step, p).empty());
+    for (const int capability : {75, 80, 89, 100, 120}) {
+      p.compute_capability = capability;
+      CHECK(refusal(*step, p).find("step06 is the same algorithm") != std::string::npos);
+    }
+    p = half_problem(1, 64, 64, 96, false);
+    CHECK(refusal(*step, p).find("takes head_dim 64 and 128, not 96; step06") != std::string::npos);
+    p = half_problem(1, 64, 64, 64, false);
+    p.dtype = Dtype::fp32;
+    CHECK(refusal(*step, p).find("step04 is the same algorithm in fp32") != std::string::npos);
+  }
+}
+
+TEST_CASE("Hopper's steps are exact on a Hopper GPU, with each technique left out, and repeat their bits", "[gpu][hopper]") {
+  const auto device = open_gpu();
+  if (device->compute_capability() != 90) return skip_test("no Hopper GPU");
+  // 300 heads: more query tiles than SMs, so that blocks that stay take several.
+  for (const auto& [heads, seqlen_q, seqlen_k] : {std::tuple{300, 77, 77}, {2, 64, 64}, {2, 200, 333}, {2, 333, 200}, {2, 1, 700}, {2, 700, 1}, {40, 1000, 1000}}) {
+    for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+      for (const int head_dim : {64, 128}) {
+        for (const bool causal : {false, true}) {
+          Case c = make_case(heads, seqlen_q, seqlen_k, head_dim, causal);
+          c.problem.dtype = dtype;
+          c.problem.compute_capability = 90;
+          c.problem.sram_limit = device->sram_limit();
+          for (std::vector<float>* tensor : {&c.q, &c.k, &c.v}) round_all(dtype, *tensor);
+          const Reference reference = compute_reference_gpu(c.problem, c.inputs(), {}, false);
+          for (const char* id : {"step07", "step08"}) {
+            const Step& step = *find_step(DeviceKind::gpu, id);
+            for (unsigned left_out = 0; left_out < 1u << step.techniques.size(); ++left_out) {
+              Problem p = c.problem;
+              for (size_t n = 0; n < step.techniques.size(); ++n)
+                if (left_out >> n & 1) p.left_out.push_back(step.techniques[n].name);
+              p.tile = choose_tile({}, step, p);
+              INFO(id << " without " << left_out << ", " << heads << " heads, " << seqlen_q << " x " << seqlen_k << ", d " << head_dim << (causal ? ", causal" : ""));
+              const StepRun first = run_method(*device, step.methods.front(), p, c.inputs());
+              check_exact(first, p, reference, false);
+              CHECK(same_bits(first, run_method(*device, step.methods.front(), p, c.inputs())));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("huge equal scores on a Hopper GPU", "[gpu][hopper]") {
+  const auto device = open_gpu();
+  if (device->compute_capability() != 90) return skip_test("no Hopper GPU");
+  for (const auto& [dtype, value] : {std::pair{Dtype::bf16, 133120.f}, {Dtype::fp16, 32.f}}) {
+    for (const int64_t n : {1, 64, 300}) {
+      Case c = make_case(1, n, n, 64);
+      c.problem.dtype = dtype;
+      c.problem.compute_capability = 90;
+      c.problem.sram_limit = device->sram_limit();
+      for (std::vector<float>* tensor : {&c.q, &c.k, &c.v}) std::fill(tensor->begin(), tensor->end(), value);
+      for (const char* id : {"step07", "step08"}) {
+        INFO(id);
+        const Step& step = *find_step(DeviceKind::gpu, id);
+        c.problem.tile = choose_tile({}, step, c.problem);
+        const StepRun run = run_method(*device, step.methods.front(), c.problem, c.inputs());
+        for (const float o : run.outputs.at("o")) CHECK(o == value);
+      }
+    }
+  }
+}
