@@ -109,9 +109,9 @@ using SweepTiles = Joined<ForwardTiles, MoreTiles>::type;
 // step06, at head_dim 64: 128 keys a tile halve its barriers, and there are registers for them at 2 blocks per SM.
 using AsyncTiles = TileList<
     Tile<half, 128, 128, 64, 4, 4, 2>, Tile<half, 128, 64, 64, 4, 4, 3>, Tile<half, 64, 64, 64, 2, 4, 4>,
-    Tile<half, 128, 64, 128, 4, 4, 2>, Tile<half, 64, 64, 128, 4, 4, 3>, Tile<half, 64, 32, 256, 4, 4, 2>,
+    Tile<half, 128, 64, 128, 4, 4, 2>, Tile<half, 64, 64, 128, 4, 4, 3>, Tile<half, 64, 32, 256, 4, 4, 2>, Tile<half, 32, 32, 256, 2, 4, 3>,
     Tile<bfloat16, 128, 128, 64, 4, 4, 2>, Tile<bfloat16, 128, 64, 64, 4, 4, 3>, Tile<bfloat16, 64, 64, 64, 2, 4, 4>,
-    Tile<bfloat16, 128, 64, 128, 4, 4, 2>, Tile<bfloat16, 64, 64, 128, 4, 4, 3>, Tile<bfloat16, 64, 32, 256, 4, 4, 2>>;
+    Tile<bfloat16, 128, 64, 128, 4, 4, 2>, Tile<bfloat16, 64, 64, 128, 4, 4, 3>, Tile<bfloat16, 64, 32, 256, 4, 4, 2>, Tile<bfloat16, 32, 32, 256, 2, 4, 3>>;
 
 // The backward keeps two accumulators and two fragments of scores, so a lane's micro-tiles are half as tall.
 template <class E>
