@@ -30,8 +30,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::Out O, Global<float> LSE) {
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
-  const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
-  const int64_t head = blockIdx.x / query_tiles, q0 = (query_tiles - 1 - blockIdx.x % query_tiles) * T::kBr;  // causal: the longest first
+  const auto [head, q0] = mask.place_of_block(T::kBr);
   const int64_t keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled

@@ -28,24 +28,9 @@ struct Sram {
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr float kMostBehind = 8;       // weights may grow to 2^8 before m follows: fp16 ends at 65504, and sums are fp32
 constexpr float kMostFused = 256;      // up to here the rounding of scale * m moves a weight by less than 2^-16 of itself
-constexpr int64_t kHeadsTogether = 8;  // their K and V stay in L2 (8 heads of 4096 keys of 128 numbers: 16 MiB)
 
 /// A row that has seen no key has m = -inf. 2^(-inf - 0) is 0, where -inf - -inf would be NaN.
 __device__ __forceinline__ float finite(float m) { return m == -INFINITY ? 0 : m; }
-
-struct Place {
-  int64_t head, q0;
-};
-
-/// What this block owns. Blocks start in the order of blockIdx.x: kHeadsTogether heads go through their query tiles side by side, the
-/// longest first (causal), so that short ones fill the GPU when a group ends.
-template <class T>
-__device__ __forceinline__ Place place_of_block(const Mask& mask) {
-  const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr), heads = gridDim.x / query_tiles;
-  const int64_t first = blockIdx.x / (kHeadsTogether * query_tiles) * kHeadsTogether, n = blockIdx.x - first * query_tiles;
-  const int64_t together = heads - first < kHeadsTogether ? heads - first : kHeadsTogether;
-  return {first + n % together, (query_tiles - 1 - n / together) * T::kBr};
-}
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
 template <class T>
@@ -53,7 +38,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::Out O, Global<float> LSE) {
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
-  const auto [head, q0] = place_of_block<T>(mask);
+  const auto [head, q0] = mask.place_of_block(T::kBr);
   const int64_t keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
   const int64_t all_see = mask.keys_end(q0 + warp_row0 + 1);  // keys before this one are seen by every row of the warp

@@ -5,7 +5,7 @@
 
 Prints {"fp16 4 32 4096 64": {"eager": ms, "fused": ms, "fused causal": ms, "eager backward": ms}, ...} for fp32, whose fused kernel is
 SDPA's efficient one (TF32 off), and fp16, where it is FlashAttention-2, and "cuDNN" and "cuDNN causal" stand beside it where PyTorch has
-them. A second list of shapes, too long for eager, is measured with cuDNN alone, in fp16.
+them. A second list of shapes is measured with the fused kernels alone: fp32's in fp32, cuDNN in fp16.
 """
 import json
 import pathlib
@@ -19,13 +19,15 @@ CUDNN = "SDPA cuDNN"
 SECONDS = 0.3  # of timed runs per method, and at least 20 runs
 
 
-def times(dtype, fused, batch, heads, seqlen, head_dim, clock):
+def times(dtype, fused, eager, batch, heads, seqlen, head_dim, clock):
     tensors = compare_pytorch.make_tensors(types.SimpleNamespace(dtype=dtype, batch=batch, heads=heads, seqlen=seqlen, head_dim=head_dim, seed=0))
     named = lambda causal: {method.name: method for method in compare_pytorch.torch_methods(seqlen, causal, "cuda")}
     full, causal = named(False), named(True)
     wanted = {}
+    if eager:
+        wanted |= {"eager": ("forward", full["eager"]), "eager backward": ("backward", full["eager"])}
     if fused:
-        wanted = {"eager": ("forward", full["eager"]), "fused": ("forward", full[fused]), "fused causal": ("forward", causal[fused]), "eager backward": ("backward", full["eager"])}
+        wanted |= {"fused": ("forward", full[fused]), "fused causal": ("forward", causal[fused])}
     if dtype == "fp16" and CUDNN in full:
         wanted |= {"cuDNN": ("forward", full[CUDNN]), "cuDNN causal": ("forward", causal[CUDNN])}
     starts = {name: compare_pytorch.work_of(*what, tensors)[0] for name, what in wanted.items()}
@@ -46,9 +48,10 @@ def main():
         sys.exit(f"PyTorch is not installed ({compare_pytorch.why_no_torch})")
     torch.set_float32_matmul_precision("highest")  # no TF32 in eager's products
     clock = compare_pytorch.Clock(torch.cuda.get_device_properties(0).L2_cache_size)
-    shapes, long = (json.loads(text) for text in (*sys.argv[1:3], "[]")[:2])
-    wanted = [(dtype, fused, shape) for dtype, fused in (("fp32", "SDPA efficient"), ("fp16", "SDPA flash")) for shape in shapes] + [("fp16", None, shape) for shape in long]
-    print(json.dumps({" ".join(map(str, (dtype, *shape))): times(dtype, fused, *shape, clock) for dtype, fused, shape in wanted}))
+    shapes, others = (json.loads(text) for text in (*sys.argv[1:3], "[]")[:2])
+    wanted = [(dtype, fused, True, shape) for dtype, fused in (("fp32", "SDPA efficient"), ("fp16", "SDPA flash")) for shape in shapes]
+    wanted += [(dtype, fused, False, shape) for dtype, fused in (("fp32", "SDPA efficient"), ("fp16", None)) for shape in others]
+    print(json.dumps({" ".join(map(str, (dtype, *shape))): times(dtype, fused, eager, *shape, clock) for dtype, fused, eager, shape in wanted}))
 
 
 if __name__ == "__main__":

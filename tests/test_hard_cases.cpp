@@ -356,6 +356,33 @@ TEST_CASE("A7: the tiles that ramps and sawteeth run with have Br != Bc") {
   }
 }
 
+TEST_CASE("A4: step06 names the step that serves what it does not") {
+  const Step& step = *find_step(DeviceKind::cpu, "step06");
+  Problem p = make_case(1, 8, 8, 64).problem;
+  const auto refused = [&](const std::string& part) {
+    try {
+      choose_tile({}, step, p);
+    } catch (const Unsupported& refusal) {
+      return std::string(refusal.what()).find(part) != std::string::npos;
+    }
+    return false;
+  };
+  p.sram_limit = 101376;
+  CHECK(refused("step04 is the same algorithm in fp32"));
+  p.dtype = Dtype::bf16;
+  for (const int head_dim : {8, 40, 64, 128, 256}) {
+    p.head_dim = head_dim;
+    CHECK_NOTHROW(choose_tile({}, step, p));
+  }
+  p.head_dim = 46;
+  CHECK(refused("step06 takes head_dim 8, 16, 24 and so on to 256, not 46"));
+  p.head_dim = 64;
+  p.compute_capability = 75;
+  CHECK(refused("needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has 7.5; step04"));
+  p.compute_capability = 80;
+  CHECK_NOTHROW(choose_tile({}, step, p));
+}
+
 TEST_CASE("A11: 2^31 elements of S, checked at both ends", "[gpu]") {
   const auto device = open_gpu();
   Case c = make_case(8, 16384, 16384, 64);

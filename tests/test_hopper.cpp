@@ -1,7 +1,9 @@
 // Hopper's steps. Without a GPU: the index arithmetic of their tiles, the parities of their barriers, their formulas and refusals. With
 // a Hopper GPU: the steps themselves, with each of their techniques left out. (The tests that run every step run these too.)
+#include <algorithm>
 #include <set>
 
+#include "common/harness/choose.h"
 #include "common/tile/swizzle.h"
 #include "tests/run_method.h"
 

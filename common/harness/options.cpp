@@ -123,7 +123,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--heads", "H", "Heads (GPU 16, CPU 2)", true);
   value("--head-dim", "d", "Length of a row of Q, K, V (64)", true);
   flag("--causal", options.causal, "Query i sees the keys j <= i + Nk - Nq (bottom-right)", true);
-  value("--dtype", "TYPE", "fp32, fp16 or bf16 (fp32; float16 files that are loaded: fp16)", true);
+  value("--dtype", "TYPE", fmt::format("fp32, fp16 or bf16 ({}; float16 files that are loaded: fp16)", dtype_name(step.default_dtype)), true);
   value("--device", "DEVICE", "auto, gpu or cpu; auto takes the CPU executor only when there is no GPU", true);
   value("--batch", "B", "Batch (1)");
   value("--seqlen-q", "Nq", "Queries per head");

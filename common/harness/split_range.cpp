@@ -13,9 +13,9 @@ namespace attention {
 
 namespace {
 
-// A tile is scaled so that its largest number is about 2^14. hi + lo / 2^11 then has 22 bits down to 2^-14, where fp16's own
-// digits end: what is 2^28 times smaller than the largest has fewer.
-constexpr float kSmallestPart = 0x1p-28f;
+// A tile is scaled so that its largest number is about 2^14. hi + lo then has 22 bits down to 2^-2, below which lo runs into
+// fp16's smallest number, 2^-24: what is 2^16 times smaller than the largest has fewer.
+constexpr float kSmallestPart = 0x1p-16f;
 // A product of tiles is divided by both scales at once; between these powers of two neither that factor nor the product overflows
 // or vanishes.
 constexpr int kLargestExponent = 126, kSmallestExponent = -100;

@@ -6,6 +6,11 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
+/// Where a block works: a head, and the first query of its tile.
+struct Place {
+  int head, q0;
+};
+
 /// Causal is bottom-right: query i sees the keys j <= i + seqlen_k - seqlen_q. (Dao-AILab/flash-attention 2.1 and newer do the
 /// same; PyTorch's is_causal is top-left.) Positions past the ends, which pad ragged tiles, see nothing and are not seen.
 struct Mask {
@@ -42,6 +47,16 @@ struct Mask {
   static __device__ int clamped(int64_t x) {
     constexpr int64_t kFar = 1 << 20;  // beyond any tile
     return static_cast<int>(x < -kFar ? -kFar : x < kFar ? x : kFar);
+  }
+  /// The place of this block, one of a grid with a block for every tile of `rows` queries of every head. Blocks start in the order of
+  /// blockIdx.x. Under a causal mask the last queries see the most keys: their tiles go first, and kHeadsTogether heads side by side,
+  /// so that short tiles are left to fill the GPU at the end, and the K and V of these heads stay in L2.
+  __device__ Place place_of_block(int rows) const {
+    constexpr unsigned kHeadsTogether = 16;
+    const unsigned tiles = static_cast<unsigned>(ceil_div(seqlen_q, rows)), heads = gridDim.x / tiles, side_by_side = causal ? kHeadsTogether : 1;
+    const unsigned first = blockIdx.x / (side_by_side * tiles) * side_by_side, n = blockIdx.x - first * tiles;
+    const unsigned together = heads - first < side_by_side ? heads - first : side_by_side;
+    return {static_cast<int>(first + n % together), static_cast<int>((tiles - 1 - n / together) * rows)};
   }
   /// One past the last key that any of the queries before i_end sees.
   __device__ int64_t keys_end(int64_t i_end) const {

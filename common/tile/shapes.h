@@ -73,7 +73,7 @@ struct TileList {};
 // of SRAM at head_dim 64, so the smaller ones are for GPUs with less (99 KiB: sm_86, sm_89, sm_120; 64 KiB: sm_75).
 // 16 bits: 32 rows per warp, so that two 16-row blocks share each operand read from K and V.
 // fp32 on tensor cores: SRAM as in fp32, but no tile of P. A thread has its whole share of a tile in flight, so the K and V tiles
-// give it 8 vectors each at most.
+// give it 8 vectors each at most. 32 rows per warp here too, for which key tiles of 32 leave the registers at head_dim 128.
 template <class E>
 using TensorCoreTiles = TileList<
     Tile<E, 128, 64, 64, 4, 4, 3>, Tile<E, 64, 64, 64, 2, 4, 4>, Tile<E, 64, 32, 64, 2, 4, 4>,
@@ -81,7 +81,7 @@ using TensorCoreTiles = TileList<
     Tile<E, 64, 32, 256, 4, 4, 2>, Tile<E, 32, 32, 256, 2, 4, 3>>;
 using SplitTiles = TileList<
     Tile<Split<AtMostOne>, 128, 64, 64, 4, 4, 2>, Tile<Split<AtMostOne>, 64, 64, 64, 4, 4, 2>,
-    Tile<Split<AtMostOne>, 128, 64, 128, 8, 4, 1>, Tile<Split<AtMostOne>, 64, 32, 128, 4, 4, 2>, Tile<Split<AtMostOne>, 32, 32, 128, 2, 4, 2>>;
+    Tile<Split<AtMostOne>, 128, 32, 128, 4, 4, 2>, Tile<Split<AtMostOne>, 64, 32, 128, 4, 4, 2>, Tile<Split<AtMostOne>, 32, 32, 128, 2, 4, 2>>;
 template <class... Lists>
 struct Joined;
 template <class... Ts>
@@ -109,9 +109,9 @@ using SweepTiles = Joined<ForwardTiles, MoreTiles>::type;
 // step06, at head_dim 64: 128 keys a tile halve its barriers, and there are registers for them at 2 blocks per SM.
 using AsyncTiles = TileList<
     Tile<half, 128, 128, 64, 4, 4, 2>, Tile<half, 128, 64, 64, 4, 4, 3>, Tile<half, 64, 64, 64, 2, 4, 4>,
-    Tile<half, 128, 64, 128, 4, 4, 2>, Tile<half, 64, 64, 128, 4, 4, 3>, Tile<half, 64, 32, 256, 4, 4, 2>,
+    Tile<half, 128, 64, 128, 4, 4, 2>, Tile<half, 64, 64, 128, 4, 4, 3>, Tile<half, 64, 32, 256, 4, 4, 2>, Tile<half, 32, 32, 256, 2, 4, 3>,
     Tile<bfloat16, 128, 128, 64, 4, 4, 2>, Tile<bfloat16, 128, 64, 64, 4, 4, 3>, Tile<bfloat16, 64, 64, 64, 2, 4, 4>,
-    Tile<bfloat16, 128, 64, 128, 4, 4, 2>, Tile<bfloat16, 64, 64, 128, 4, 4, 3>, Tile<bfloat16, 64, 32, 256, 4, 4, 2>>;
+    Tile<bfloat16, 128, 64, 128, 4, 4, 2>, Tile<bfloat16, 64, 64, 128, 4, 4, 3>, Tile<bfloat16, 64, 32, 256, 4, 4, 2>, Tile<bfloat16, 32, 32, 256, 2, 4, 3>>;
 
 // The backward keeps two accumulators and two fragments of scores, so a lane's micro-tiles are half as tall.
 template <class E>
@@ -120,8 +120,8 @@ using TensorCoreBackwardTiles = TileList<
     Tile<E, 64, 64, 128, 4, 4, 2>, Tile<E, 32, 32, 128, 2, 4, 3>,
     Tile<E, 32, 32, 256, 2, 4, 2>, Tile<E, 16, 16, 256, 1, 4, 2>>;
 using SplitBackwardTiles = TileList<
-    Tile<Split<AnyWeights>, 64, 64, 64, 4, 4, 2>, Tile<Split<AnyWeights>, 64, 32, 64, 4, 4, 2>,
-    Tile<Split<AnyWeights>, 64, 32, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 128, 64, 128, 8, 4, 1>, Tile<Split<AnyWeights>, 64, 16, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 32, 16, 128, 2, 4, 2>>;
+    Tile<Split<AnyWeights>, 128, 32, 64, 4, 4, 2>, Tile<Split<AnyWeights>, 64, 32, 64, 4, 4, 2>,
+    Tile<Split<AnyWeights>, 128, 64, 128, 8, 4, 1>, Tile<Split<AnyWeights>, 64, 32, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 64, 16, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 32, 16, 128, 2, 4, 2>>;
 using BackwardTiles = Joined<TileList<
     Tile<float, 64, 64, 64, 4, 8, 2>, Tile<float, 32, 32, 64, 2, 8, 3>,
     Tile<float, 64, 64, 128, 8, 16, 1>, Tile<float, 32, 32, 128, 4, 16, 1>, Tile<float, 16, 16, 128, 4, 16, 2>,

@@ -1,10 +1,10 @@
 // The third tile product: fp32 on the tensor cores (--product tensor-cores). A tensor core multiplies numbers of 11 bits, so
-// each number is split into two of them, x = hi + lo / 2^11, and a product of numbers is three of parts:
+// each number is split into two of them, x = hi + lo, and a product of numbers is three of parts:
 //
-//      x y = hi hi' + (hi lo' + lo hi') / 2^11          lo lo' / 2^22 is below the rounding of fp32
+//      x y = hi hi' + (hi lo' + lo hi')          lo lo' is below the rounding of fp32
 //
-// A tensor core multiplies exactly, but its sums lose a little each time, so none is long: each tile starts fresh ones, and O is
-// added to outside. docs/exact-tensor-cores.md has the reasons and the numbers.
+// A tensor core multiplies exactly, but its sums lose a little each time: the small products are summed before the large ones,
+// no sum is long, each tile starts fresh ones, and O is added to outside. docs/exact-tensor-cores.md has the reasons and the numbers.
 #pragma once
 
 #include "common/tile/product.h"
@@ -12,11 +12,9 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-constexpr float kLowUnit = 1.0f / 2048;  // lo counts in units of hi's last bit: 2^-11
-
-/// fp16 ends at 65504 and has few bits below 2^-14. So tiles are multiplied by a power of two first, which is exact, and the
-/// product is divided by it afterwards: the one that takes `largest` to [2^14, 2^15). Not above 2^126, whose inverse is a normal
-/// number still.
+/// fp16 ends at 65504, and below 2^-14 its digits get fewer. So tiles are multiplied by a power of two first, which is exact, and
+/// the product is divided by it afterwards: the one that takes `largest` to [2^14, 2^15). Not above 2^126, whose inverse is a
+/// normal number still.
 __device__ __forceinline__ float scale_for(float largest) {
   const uint32_t exponent = 268 - (__float_as_uint(largest) >> 23);  // 127 + 14 - (exponent - 127)
   return __uint_as_float((exponent < 253 ? exponent : 253) << 23);
@@ -34,7 +32,7 @@ __device__ __forceinline__ void share_powers(float a, float b, float& first, flo
 __device__ __forceinline__ void split(uint32_t& hi, uint32_t& lo, float x, float y) {
   hi = pack<half>(x, y);
   const float2 rounded = unpack<half>(hi);
-  lo = pack<half>((x - rounded.x) * (1 / kLowUnit), (y - rounded.y) * (1 / kLowUnit));
+  lo = pack<half>(x - rounded.x, y - rounded.y);
 }
 
 /// Rows x Cols numbers in SRAM as two parts, in the 4 bytes each (and with the pitch) of fp32 rows.
@@ -82,8 +80,8 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N],
   float largest[N] = {};
   ATTN_UNROLL for (int n = 0; n < N; ++n)
     ATTN_UNROLL for (int r = 0; r < kVectors; ++r)
-      largest[n] = fmaxf(fmaxf(fmaxf(largest[n], fabsf(x[n][r].x)), fmaxf(fabsf(x[n][r].y), fabsf(x[n][r].z))), fabsf(x[n][r].w));
-  lanes_max<32>(largest);
+      largest[n] = fmaxf(largest[n], fmaxf(fmaxf(fabsf(x[n][r].x), fabsf(x[n][r].y)), fmaxf(fabsf(x[n][r].z), fabsf(x[n][r].w))));
+  warp_max_of_magnitudes(largest);
   if (threadIdx.x % 32 == 0)
     ATTN_UNROLL for (int n = 0; n < N; ++n) to[n]->largest.store(0, threadIdx.x / 32, largest[n]);
   __syncthreads();  // every warp's largest is there, and every vector has been read
@@ -107,46 +105,45 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>& to, Global<T> f
   load_tile<Threads>({&to}, {from}, row0, col0);
 }
 
-/// Sums of products in two accumulators: of hi hi', and of the two cross products, which count 2^-11. 16 columns wide.
-template <int Rows>
-struct SplitSums {
-  Fragment<Rows, 16, 4, 2> high{0}, cross{0};
-
-  /// += X Y for 16-column operands X and a Y of 16x16.
-  __device__ __forceinline__ void multiply_add(const uint32_t (&x_hi)[Rows / 16][4], const uint32_t (&x_lo)[Rows / 16][4], const uint32_t (&y_hi)[4], const uint32_t (&y_lo)[4]) {
-    multiply_add_blocks<half>(high, x_hi, 0, y_hi);
-    multiply_add_blocks<half>(cross, x_hi, 0, y_lo);
-    multiply_add_blocks<half>(cross, x_lo, 0, y_hi);
+/// out += X Y, 16 columns wide, for Count 16-column operands of X and as many of Y; load_right(y_hi, y_lo, k) loads the k-th. The
+/// products with a lo come first: they are 2^-11 of hi hi', and what the accumulator cuts off of them is as much smaller.
+template <int Count, int Rows, class LoadRight>
+__device__ __forceinline__ void multiply_split(Fragment<Rows, 16, 4, 2>& out, const uint32_t (&x_hi)[Count][Rows / 16][4], const uint32_t (&x_lo)[Count][Rows / 16][4],
+                                               LoadRight&& load_right) {
+  uint32_t y_hi[Count][4];
+  ATTN_UNROLL for (int k = 0; k < Count; ++k) {
+    uint32_t y_lo[4];
+    load_right(y_hi[k], y_lo, k);
+    multiply_add_blocks<half>(out, x_hi[k], 0, y_lo);
+    multiply_add_blocks<half>(out, x_lo[k], 0, y_hi[k]);
   }
-  __device__ __forceinline__ float total(int i, int j) const { return fmaf(cross(i, j), kLowUnit, high(i, j)); }
-};
+  ATTN_UNROLL for (int k = 0; k < Count; ++k) multiply_add_blocks<half>(out, x_hi[k], 0, y_hi[k]);
+}
 
-/// s = A B^T, in pieces of 32 dimensions; 16 columns of s at a time, which keeps the second accumulator small.
+/// s = A B^T, in pieces of 32 dimensions, which keeps large scores exact; 16 columns of s at a time.
 template <int Rows, int Cols, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SplitTile<ARows, D>& a, const SplitTile<BRows, D>& b) {
-  constexpr int kPiece = 32;
+  constexpr int kPiece = 32, kCount = kPiece / 16;
   static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0 && D % kPiece == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
   const float unscale = a.unscale() * b.unscale();
   if (lane == 0) count_flops(2LL * Rows * Cols);
   ATTN_UNROLL for (int d0 = 0; d0 < D; d0 += kPiece) {
-    uint32_t x_hi[kPiece / 16][Rows / 16][4], x_lo[kPiece / 16][Rows / 16][4];
-    ATTN_UNROLL for (int k = 0; k < kPiece / 16; ++k)
+    uint32_t x_hi[kCount][Rows / 16][4], x_lo[kCount][Rows / 16][4];
+    ATTN_UNROLL for (int k = 0; k < kCount; ++k)
       ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) {
         left_operand(x_hi[k][m], a.part, row0 + 16 * m, d0 + 16 * k);
         left_operand(x_lo[k][m], a.part, row0 + 16 * m, D + d0 + 16 * k);
       }
     ATTN_UNROLL for (int n = 0; n < Cols / 8; n += 2) {
-      SplitSums<Rows> piece;
-      ATTN_UNROLL for (int k = 0; k < kPiece / 16; ++k) {
-        uint32_t y_hi[4], y_lo[4];  // B^T: a row of B is a column
-        const int row = 8 * n + lane % 8 + lane / 16 * 8, col = d0 + 16 * k + lane / 8 % 2 * 8;
+      Fragment<Rows, 16, 4, 2> piece(0);
+      multiply_split<kCount>(piece, x_hi, x_lo, [&](uint32_t (&y_hi)[4], uint32_t (&y_lo)[4], int k) {
+        const int row = 8 * n + lane % 8 + lane / 16 * 8, col = d0 + 16 * k + lane / 8 % 2 * 8;  // B^T: a row of B is a column
         load_matrices<false>(y_hi, b.part.read(row, col, 8));
         load_matrices<false>(y_lo, b.part.read(row, D + col, 8));
-        piece.multiply_add(x_hi[k], x_lo[k], y_hi, y_lo);
-      }
+      });
       ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
-        ATTN_UNROLL for (int j = 0; j < 4; ++j) s(i, 2 * n + j) = d0 == 0 ? unscale * piece.total(i, j) : fmaf(unscale, piece.total(i, j), s(i, 2 * n + j));
+        ATTN_UNROLL for (int j = 0; j < 4; ++j) s(i, 2 * n + j) = d0 == 0 ? unscale * piece(i, j) : fmaf(unscale, piece(i, j), s(i, 2 * n + j));
     }
   }
 }
@@ -156,17 +153,17 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
 struct AtMostOne {};
 struct AnyWeights {};
 
-/// o += P V with P still in registers. Summed over 32 keys at a time on the tensor cores; what the tile gives goes to o once.
+/// o += P V with P still in registers, in pieces of 64 keys or, where o leaves fewer registers, 32. What the tile gives goes to o once.
 template <int Rows, int D, int Bc, class Weights>
 __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, Weights&, const SplitTile<Bc, D>& v) {
-  constexpr int kRows = o.kRows, kPiece = Bc < 32 ? Bc : 32;
+  constexpr int kRows = o.kRows, kPiece = Bc < 4096 / D ? Bc : 4096 / D, kCount = kPiece / 16, kPieces = Bc / kPiece;
   static_assert(Rows % 16 == 0 && Bc % kPiece == 0 && kPiece % 16 == 0);
   const int lane = threadIdx.x % 32;
   if (lane == 0) count_flops(2LL * Rows * Bc);
 
   const float v_unscale = v.unscale();
   float scale[kRows], unscale[kRows], unscale_first[kRows];  // the latter 1 where one factor is enough
-  ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = scale_for(1), unscale[i] = inverse_power(scale[i]) * v_unscale, unscale_first[i] = 1;
+  ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = 0x1p15f, unscale[i] = inverse_power(scale[i]) * v_unscale, unscale_first[i] = 1;
   if constexpr (std::is_same_v<Weights, AnyWeights>) {
     float largest[kRows] = {};
     ATTN_UNROLL for (int i = 0; i < kRows; ++i)
@@ -178,26 +175,25 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Row
     }
   }
 
-  uint32_t x_hi[Bc / 16][Rows / 16][4], x_lo[Bc / 16][Rows / 16][4];
+  uint32_t x_hi[kPieces][kCount][Rows / 16][4], x_lo[kPieces][kCount][Rows / 16][4];
   ATTN_UNROLL for (int k = 0; k < Bc / 16; ++k)
     ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m)
       ATTN_UNROLL for (int quarter = 0; quarter < 4; ++quarter) {  // upper before lower, left before right, as left_operand has them
         const int i = 2 * m + quarter % 2, j = 4 * k + quarter / 2 * 2;
-        split(x_hi[k][m][quarter], x_lo[k][m][quarter], scale[i] * p(i, j), scale[i] * p(i, j + 1));
+        split(x_hi[k / kCount][k % kCount][m][quarter], x_lo[k / kCount][k % kCount][m][quarter], scale[i] * p(i, j), scale[i] * p(i, j + 1));
       }
 
   ATTN_UNROLL for (int n = 0; n < D / 8; n += 2) {
     float sum[kRows][4] = {};
-    ATTN_UNROLL for (int k0 = 0; k0 < Bc / 16; k0 += kPiece / 16) {
-      SplitSums<Rows> piece;
-      ATTN_UNROLL for (int k = k0; k < k0 + kPiece / 16; ++k) {
-        uint32_t y_hi[4], y_lo[4];
-        load_matrices<true>(y_hi, v.part.read(16 * k + lane % 16, 8 * n + lane / 16 * 8, 8));
-        load_matrices<true>(y_lo, v.part.read(16 * k + lane % 16, D + 8 * n + lane / 16 * 8, 8));
-        piece.multiply_add(x_hi[k], x_lo[k], y_hi, y_lo);
-      }
+    ATTN_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
+      Fragment<Rows, 16, 4, 2> part(0);
+      multiply_split<kCount>(part, x_hi[piece], x_lo[piece], [&](uint32_t (&y_hi)[4], uint32_t (&y_lo)[4], int k) {
+        const int key = piece * kPiece + 16 * k + lane % 16;
+        load_matrices<true>(y_hi, v.part.read(key, 8 * n + lane / 16 * 8, 8));
+        load_matrices<true>(y_lo, v.part.read(key, D + 8 * n + lane / 16 * 8, 8));
+      });
       ATTN_UNROLL for (int i = 0; i < kRows; ++i)
-        ATTN_UNROLL for (int j = 0; j < 4; ++j) sum[i][j] = k0 == 0 ? piece.total(i, j) : sum[i][j] + piece.total(i, j);
+        ATTN_UNROLL for (int j = 0; j < 4; ++j) sum[i][j] = piece == 0 ? part(i, j) : sum[i][j] + part(i, j);
     }
     ATTN_UNROLL for (int i = 0; i < kRows; ++i)
       ATTN_UNROLL for (int j = 0; j < 4; ++j) o(i, 2 * n + j) = fmaf(unscale[i], unscale_first[i] * sum[i][j], o(i, 2 * n + j));

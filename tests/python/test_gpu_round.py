@@ -80,7 +80,7 @@ class PyTorchTimes(unittest.TestCase):
         work_of = lambda which, method, tensors: ((method.name, method.causal, which), None, 0)
         measure = lambda starts, clock, repeat, seconds: ({name: {"median_ms": self.MS[start], "p10_ms": 0.0} for name, start in starts.items() if name not in lost}, lost)
         with mock.patch.multiple(pytorch_times.compare_pytorch, create=True, make_tensors=lambda options: (), torch_methods=methods, work_of=work_of, measure=measure):
-            return pytorch_times.times("fp16", "SDPA flash", 4, 32, 4096, 64, None)
+            return pytorch_times.times("fp16", "SDPA flash", True, 4, 32, 4096, 64, None)
 
     def test_names(self):
         self.assertEqual(self.times({}), {"eager": 4.0, "fused": 1.0, "fused causal": 0.5, "eager backward": 9.0})

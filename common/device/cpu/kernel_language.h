@@ -253,6 +253,9 @@ template <int Lanes, int N>
 void lanes_max(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line}); }
 template <int Lanes, int N>
 void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Sum>, x, {file, line}); }
+/// lanes_max<32> for numbers that are not negative.
+template <int N>
+void warp_max_of_magnitudes(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<32, N, Maximum>, x, {file, line}); }
 
 /// True for all lanes of a warp when it is for one of them. All 32 take part, as `mask` must say.
 inline void any_of_lanes(void* const* lanes) {

@@ -124,6 +124,16 @@ __device__ __forceinline__ void lanes_sum(float (&x)[N]) {
     ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] += __shfl_xor_sync(0xffffffffu, x[n], step);
 }
 
+/// lanes_max<32> for numbers that are not negative: their bits are in their order, and one instruction compares those of 32 lanes.
+template <int N>
+__device__ __forceinline__ void warp_max_of_magnitudes(float (&x)[N]) {
+#if __CUDA_ARCH__ >= 800
+  ATTN_UNROLL for (int n = 0; n < N; ++n) x[n] = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x[n])));
+#else
+  lanes_max<32>(x);
+#endif
+}
+
 /// Four multiply-adds. `Partial` accumulates a dot product four terms at a time; total() is its value.
 /// (A CPU has a four-wide multiply-add, so there Partial is four numbers.)
 struct Partial {
