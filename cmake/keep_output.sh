@@ -1,8 +1,8 @@
 #!/bin/sh
-# keep_output.sh FILE COMMAND...: runs the command, keeps what it prints in FILE, and shows it where it failed.
+# keep_output.sh FILE COMMAND...: runs the command and keeps what it prints in FILE; of that, all but ptxas's notes is shown.
 log=$1
 shift
 "$@" > "$log" 2>&1
 code=$?
-[ $code -eq 0 ] || cat "$log" >&2
+grep -v -e '^ptxas info' -e 'bytes stack frame' "$log" >&2
 exit $code
