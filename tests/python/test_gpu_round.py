@@ -42,7 +42,8 @@ class Gpus(unittest.TestCase):
             program(name, PROGRAM + "exit 4\n")
         program("ncu", PROGRAM + "touch LOG.ncu\n")
         program("ctest", CTEST)
-        environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"} | {"PATH": f"{folder}:{os.environ['PATH']}"}
+        program("torch.py", "raise ImportError('hidden: nothing here may measure')\n")
+        environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"} | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
         done = subprocess.run([sys.executable, REPOSITORY / "tests" / "gpu_round.py", "--folder", folder, "--out", folder], capture_output=True, text=True, env=environment)
