@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """PyTorch's times for tests/gpu_round.py, measured as plots/compare_pytorch.py measures: medians of runs with the L2 flushed, in turn.
 
-    python3 tests/pytorch_times.py '[[4, 32, 4096, 64], ...]'          batch, heads, N, head_dim of each shape
+    python3 tests/pytorch_times.py fp16 '[[4, 32, 4096, 64], ...]' '[...]'          batch, heads, N, head_dim of each shape
 
-Prints {"fp16 4 32 4096 64": {"eager": ms, "fused": ms, "fused causal": ms, "eager backward": ms}, ...} for fp32, whose fused kernel is
-SDPA's efficient one (TF32 off), and fp16, where it is FlashAttention-2, and "cuDNN" and "cuDNN causal" stand beside it where PyTorch has
-them. A second list of shapes is measured with the fused kernels alone: fp32's in fp32, cuDNN in fp16.
+Prints {"4 32 4096 64": {"eager": ms, "fused": ms, "fused causal": ms, "eager backward": ms}, ...}. The fused kernel is SDPA's efficient one
+in fp32 (TF32 off), and in fp16 FlashAttention-2, beside which stand "cuDNN" and "cuDNN causal" where PyTorch has them. The second list of
+shapes is measured with one kernel alone: fp32's fused one, fp16's cuDNN.
 """
 import json
 import pathlib
@@ -48,10 +48,10 @@ def main():
         sys.exit(f"PyTorch is not installed ({compare_pytorch.why_no_torch})")
     torch.set_float32_matmul_precision("highest")  # no TF32 in eager's products
     clock = compare_pytorch.Clock(torch.cuda.get_device_properties(0).L2_cache_size)
-    shapes, others = (json.loads(text) for text in (*sys.argv[1:3], "[]")[:2])
-    wanted = [(dtype, fused, True, shape) for dtype, fused in (("fp32", "SDPA efficient"), ("fp16", "SDPA flash")) for shape in shapes]
-    wanted += [(dtype, fused, False, shape) for dtype, fused in (("fp32", "SDPA efficient"), ("fp16", None)) for shape in others]
-    print(json.dumps({" ".join(map(str, (dtype, *shape))): times(dtype, fused, eager, *shape, clock) for dtype, fused, eager, shape in wanted}))
+    dtype, shapes, others = sys.argv[1], *(json.loads(text) for text in sys.argv[2:4])
+    fused = {"fp32": "SDPA efficient", "fp16": "SDPA flash"}[dtype]
+    wanted = [(fused, True, shape) for shape in shapes] + [(fused if dtype == "fp32" else None, False, shape) for shape in others]
+    print(json.dumps({" ".join(map(str, shape)): times(dtype, fused, eager, *shape, clock) for fused, eager, shape in wanted}))
 
 
 if __name__ == "__main__":
