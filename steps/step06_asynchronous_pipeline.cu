@@ -26,8 +26,7 @@ struct Sram {
 };
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr float kMostBehind = 8;       // weights may grow to 2^8 before m follows: fp16 ends at 65504, and sums are fp32
-constexpr float kMostFused = 256;      // up to here the rounding of scale * m moves a weight by less than 2^-16 of itself
+constexpr float kMostBehind = 8;  // weights may grow to 2^8 before m follows: fp16 ends at 65504, and sums are fp32
 
 /// A row that has seen no key has m = -inf. 2^(-inf - 0) is 0, where -inf - -inf would be NaN.
 __device__ __forceinline__ float finite(float m) { return m == -INFINITY ? 0 : m; }
@@ -76,7 +75,8 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     if (__any_sync(kAllLanes, behind)) {  // rarely: m need not be the maximum, only near enough
       row_max<Scores>(m_new);
       ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
-        const float alpha = exp2_or_zero(scale * (m[i] - finite(m_new[i])));
+        const float base = finite(m_new[i]), by = row_scale(__fmul_rn(scale, base), scale);
+        const float alpha = exp2_or_zero(__fmul_rn(by, m[i]) - __fmul_rn(by, base));  // rounded as the shifts below are
         ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= alpha;
         l[i] *= alpha;
         m[i] = m_new[i];
@@ -84,13 +84,10 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     }
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
       const float base = finite(m[i]);
-      float shift = scale * base;
-      if (fabsf(shift) > kMostFused) {  // too large for one multiply-add: subtract first
-        ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) s(i, j) -= base;
-        shift = 0;
-      }
+      const float by = row_scale(__fmul_rn(scale, base), scale);  // scale, but in rows of huge scores
+      const float shift = __fmul_rn(by, base);                    // its rounding is a factor of all weights and of l: it cancels in O
       float sum = 0;
-      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(fmaf(scale, s(i, j), -shift));
+      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(fmaf(by, s(i, j), -shift));
       l[i] += sum;
     }
     fold(o, s, sram.p, sram.v);
@@ -135,6 +132,8 @@ inline std::string refusal(const Problem& p) {
   if (p.compute_capability != 0 && p.compute_capability < 80)
     return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " + std::to_string(p.compute_capability / 10) + "." +
            std::to_string(p.compute_capability % 10) + "; step04 is the same algorithm without that";
+  constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1;  // load_tile_async counts rows in 32 bits
+  if (p.seqlen_k > kMostKeys) return "takes up to " + std::to_string(kMostKeys) + " keys, not " + std::to_string(p.seqlen_k) + "; step04 takes any number";
   if (p.head_dim % 8 != 0) return "takes head_dim 8, 16, 24 and so on to 256, not " + std::to_string(p.head_dim) + ": a copy is 16 bytes of one row; step04 takes any";
   return "";
 }

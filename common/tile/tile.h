@@ -112,15 +112,16 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
 }
 
 /// HBM -> SRAM as above, but nobody waits: the tile's 16-byte vectors travel while the threads go on. It is complete for all when each
-/// thread has waited for its own (wait_copies) and a __syncthreads has followed. Rows must be a whole number of vectors long.
+/// thread has waited for its own (wait_copies) and a __syncthreads has followed. Rows must be a whole number of vectors long. row0 has 32
+/// bits, for which who starts many copies has fewer registers to keep.
 template <int Threads, class E, int Rows, int Cols>
-__device__ __forceinline__ void load_tile_async(SramTile<E, Rows, Cols>& to, Global<const E> from, int64_t row0) {
+__device__ __forceinline__ void load_tile_async(SramTile<E, Rows, Cols>& to, Global<const E> from, int row0) {
   constexpr int kVector = Global<const E>::kVector, kPerRow = Cols / kVector, kStep = Threads / kPerRow;
   static_assert(Threads % kPerRow == 0 && Rows % kStep == 0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
   const int64_t below = from.rows - row0 - row;
   const int rows = col >= from.cols ? 0 : below < Rows ? static_cast<int>(below) : Rows;  // to load, in these columns
-  ATTN_UNROLL for (int r = 0; r < Rows; r += kStep) copy_async(to.write(row + r, col, kVector), from.rows_from(row0 + row), r < rows, r, col);
+  ATTN_UNROLL for (int r = 0; r < Rows; r += kStep) copy_async(to.write(row + r, col, kVector), from.rows_from(int64_t{row0} + row), r < rows, r, col);
 }
 
 /// Registers -> HBM: the part of the fragment that lies inside of `to`, whose element (row0, col0) is the tile's first.
@@ -145,6 +146,15 @@ __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Co
 /// e^x = 2^(x log2 e), and a GPU computes 2^x in one instruction. Subtract first, then multiply: x = 0 must stay 0, so that a
 /// row's largest score gives exactly 1 however huge it is.
 constexpr float kLog2e = 1.44269504f;
+
+/// The scale of a row's scores where a weight is one multiply-add, 2^(scale x - shift) with shift = scale m rounded to fp32 (steps/step06).
+/// The rounding is a factor that all weights of the row share: it cancels in O / l, as long as it neither overflows nor vanishes. Below
+/// 2^26 it is within 2^-2 and 2^2. From there on neighbouring numbers' weights differ by 2^4 at least, and any scale near the right one
+/// will do: the next power of two, whose products have no rounding.
+constexpr float kHugeShift = 1 << 26;
+__device__ __forceinline__ float row_scale(float shift, float scale) {
+  return fabsf(shift) >= kHugeShift ? __uint_as_float((__float_as_uint(scale) & 0xff800000u) + 0x00800000u) : scale;
+}
 
 /// Maximum and sum along the rows of a fragment: x[i] holds what this lane found in its columns of row(i); afterwards every
 /// lane of the row holds the row's.

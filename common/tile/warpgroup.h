@@ -70,34 +70,31 @@ struct TileMask {
 };
 
 /// The online softmax of a lane's two rows (steps/step04), first part: m grows to the tile's maximum, alpha is what the past is scaled by,
-/// and shift is what scale * m takes away from each exponent.
+/// and shift is what scale * m takes away from each exponent: rounded, so that a weight is one multiply-add. alpha is the quotient of what the
+/// weights are relative to, before and now: shifts, rounded too, not scale * (m - m).
 template <int N>
-__device__ __forceinline__ void raise_maxima(float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float scale) {
+__device__ __forceinline__ void raise_maxima(const float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float scale) {
   constexpr unsigned kAllLanes = 0xffffffffu;
-  constexpr float kMostFused = 256;  // up to here the rounding of scale * m moves a weight by less than 2^-16 of itself
-  float base[2];
   ATTN_UNROLL for (int i = 0; i < 2; ++i) {
     float top = m[i];
     ATTN_UNROLL for (int n = 0; n < N / 4; ++n) top = fmaxf(fmaxf(top, s[4 * n + 2 * i]), s[4 * n + 2 * i + 1]);
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-    base[i] = top == -INFINITY ? 0 : top;  // no key seen yet: weights 0, where -inf - -inf would be NaN
-    shift[i] = scale * base[i];
-    alpha[i] = exp2_or_zero(scale * (m[i] - base[i]));
+    const float base = top == -INFINITY ? 0 : top;  // no key seen yet: weights 0, where -inf - -inf would be NaN
+    const float by = row_scale(__fmul_rn(scale, base), scale);
+    shift[i] = __fmul_rn(by, base);
+    alpha[i] = exp2_or_zero(__fmul_rn(by, m[i]) - shift[i]);
     m[i] = top;
     l[i] *= alpha[i];
-  }
-  if (fmaxf(fabsf(shift[0]), fabsf(shift[1])) > kMostFused) {  // too large for one multiply-add per weight: subtract first
-    ATTN_UNROLL for (int n = 0; n < N; ++n) s[n] -= base[n / 2 % 2];
-    shift[0] = shift[1] = 0;
   }
 }
 /// Second part: s becomes the weights, l their sum (of this lane's columns).
 template <int N>
 __device__ __forceinline__ void weigh(float (&s)[N], const float (&shift)[2], float (&l)[2], float scale) {
+  const float by[2] = {row_scale(shift[0], scale), row_scale(shift[1], scale)};  // a huge shift stays huge: the same as above
   ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
     ATTN_UNROLL for (int i = 0; i < 2; ++i)
-      ATTN_UNROLL for (int c = 0; c < 2; ++c) l[i] += s[4 * n + 2 * i + c] = exp2_or_zero(scale * s[4 * n + 2 * i + c] - shift[i]);
+      ATTN_UNROLL for (int c = 0; c < 2; ++c) l[i] += s[4 * n + 2 * i + c] = exp2_or_zero(fmaf(by[i], s[4 * n + 2 * i + c], -shift[i]));
 }
 /// A lane's two rows, each times its own factor.
 template <int N>
