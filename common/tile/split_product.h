@@ -21,13 +21,6 @@ __device__ __forceinline__ float scale_for(float largest) {
 }
 __device__ __forceinline__ float inverse_power(float power_of_two) { return __uint_as_float((254u << 23) - __float_as_uint(power_of_two)); }
 
-/// a * b as two powers of two between the two: a * b itself may lie outside of fp32.
-__device__ __forceinline__ void share_powers(float a, float b, float& first, float& second) {
-  const uint32_t exponents = (__float_as_uint(a) >> 23) + (__float_as_uint(b) >> 23);
-  first = __uint_as_float(exponents / 2 << 23);
-  second = __uint_as_float((exponents - exponents / 2) << 23);
-}
-
 /// Two neighbours, split: both hi in one register, both lo in another.
 __device__ __forceinline__ void split(uint32_t& hi, uint32_t& lo, float x, float y) {
   hi = pack<half>(x, y);
@@ -162,18 +155,17 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Row
   if (lane == 0) count_flops(2LL * Rows * Bc);
 
   const float v_unscale = v.unscale();
-  float scale[kRows], unscale[kRows], unscale_first[kRows];  // the latter 1 where one factor is enough
-  ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = 0x1p15f, unscale[i] = inverse_power(scale[i]) * v_unscale, unscale_first[i] = 1;
+  float scale[kRows], unscale[kRows];
+  ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = 0x1p15f;
   if constexpr (std::is_same_v<Weights, AnyWeights>) {
     float largest[kRows] = {};
     ATTN_UNROLL for (int i = 0; i < kRows; ++i)
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) largest[i] = fmaxf(largest[i], fabsf(p(i, j)));
     lanes_max<4>(largest);
-    ATTN_UNROLL for (int i = 0; i < kRows; ++i) {
-      scale[i] = scale_for(largest[i]);
-      share_powers(inverse_power(scale[i]), v_unscale, unscale_first[i], unscale[i]);
-    }
+    // Both factors together stay below 2^126, so that one normal number undoes them: weights under 2^-98 / max |V| get a smaller one.
+    ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = fminf(scale_for(largest[i]), 0x1p126f * v_unscale);
   }
+  ATTN_UNROLL for (int i = 0; i < kRows; ++i) unscale[i] = inverse_power(scale[i]) * v_unscale;
 
   uint32_t x_hi[kPieces][kCount][Rows / 16][4], x_lo[kPieces][kCount][Rows / 16][4];
   ATTN_UNROLL for (int k = 0; k < Bc / 16; ++k)
@@ -196,7 +188,7 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Row
         ATTN_UNROLL for (int j = 0; j < 4; ++j) sum[i][j] = piece == 0 ? part(i, j) : sum[i][j] + part(i, j);
     }
     ATTN_UNROLL for (int i = 0; i < kRows; ++i)
-      ATTN_UNROLL for (int j = 0; j < 4; ++j) o(i, 2 * n + j) = fmaf(unscale[i], unscale_first[i] * sum[i][j], o(i, 2 * n + j));
+      ATTN_UNROLL for (int j = 0; j < 4; ++j) o(i, 2 * n + j) = fmaf(unscale[i], sum[i][j], o(i, 2 * n + j));
   }
 }
 
