@@ -3,9 +3,9 @@
 
     python3 plots/compare_pytorch.py --dtype fp16 --batch 4 --heads 32 --seqlen 4096 --head-dim 64 [--causal] [--json FILE]
 
-Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and steps 02 to 05
-through libattention_steps.so, in fp32 step04 and step05 on tensor cores too (--product of the steps) (without the library PyTorch alone is compared, and the report says so). What a dtype, a GPU or this
-PyTorch lacks shows n/a and why. docs/compare-pytorch.md defines every column.
+Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and the steps from
+02 on through libattention_steps.so, in fp32 step04 and step05 on tensor cores too (--product of the steps). Without the library PyTorch
+alone is compared, and the report says so. What a dtype, a GPU or this PyTorch lacks shows n/a and why. docs/compare-pytorch.md defines every column.
 Exit codes: 0 ok, 1 a step's error is too large, 2 bad arguments, 3 no CUDA GPU or no PyTorch, 4 CUDA error or out of memory.
 """
 import argparse
@@ -21,7 +21,8 @@ import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from attention_steps import LibraryMissing, StepError, Steps
-from results import driver_version
+from measure_rows import IN_HALF_ALONE, ON_TENSOR_CORES
+from results import CUDA_CORES, PRODUCTS, TENSOR_CORES, driver_version, on_product
 from script import OneLineParser, positive, write_whole
 
 try:
@@ -35,9 +36,7 @@ except ImportError as error:
 
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 FORWARD_STEPS = ("step02", "step03", "step04", "step06", "step07", "step08")
-IN_HALF_ALONE = ("step06", "step07", "step08")  # fp16 and bf16
 BACKWARD_METHODS = (("step05", "standard backward"), ("step05", "recompute backward"))
-ON_TENSOR_CORES = ("step04", "step05")  # in fp32 a second time
 # The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside eager's.
 FP32_BOUND = {"forward": 1e-6, "backward": 2e-6}
 TIMES_EAGER = 2
@@ -68,7 +67,7 @@ class StepForward:
     ours, passes = True, ("forward",)
 
     def __init__(self, steps, step, causal, product=None):
-        self.name, self.steps, self.step = step + suffix(product), steps, step
+        self.name, self.steps, self.step = on_product(step, product), steps, step
         self.problem = {"causal": causal, "product": product}
 
     def forward(self, q, k, v, nan=False):
@@ -79,7 +78,7 @@ class StepBackward:
     ours, passes = True, ("backward",)
 
     def __init__(self, steps, step, method, causal, product=None):
-        self.name, self.steps, self.step, self.method = f"{step} {method.split()[0]}{suffix(product)}", steps, step, method
+        self.name, self.steps, self.step, self.method = on_product(f"{step} {method.split()[0]}", product), steps, step, method
         self.problem = {"causal": causal, "product": product}
 
     def begin_backward(self, q, k, v, d_o, nan=False):
@@ -88,15 +87,11 @@ class StepBackward:
         return lambda: run(d_o, nan=nan)
 
 
-def suffix(product):
-    return " on tensor cores" if product == "tensor-cores" else ""
-
-
 def step_methods(steps, dtype, causal):
     """Our forwards and backwards; in fp32 those that are told on tensor cores come after all on CUDA cores."""
     methods = []
-    for product in ("cuda-cores", "tensor-cores") if dtype == "fp32" else (None,):
-        told = lambda step: {"tensor-cores": step in ON_TENSOR_CORES, "cuda-cores": step not in IN_HALF_ALONE}.get(product, True)
+    for product in PRODUCTS if dtype == "fp32" else (None,):
+        told = lambda step: {TENSOR_CORES: step in ON_TENSOR_CORES, CUDA_CORES: step not in IN_HALF_ALONE}.get(product, True)
         methods += [StepForward(steps, step, causal, product) for step in FORWARD_STEPS if told(step)]
         methods += [StepBackward(steps, step, method, causal, product) for step, method in BACKWARD_METHODS if told(step)]
     return methods

@@ -10,7 +10,7 @@ import math
 import sys
 
 import figure_style as style
-from results import CUDA_CORES, TENSOR_CORES, tile_product
+from results import CUDA_CORES, TENSOR_CORES, on_product, tile_product
 
 # What multiplies, step00's name of its rate, and how many of its FLOPs make one of the attention's.
 CEILINGS = {("fp32", CUDA_CORES): ("CUDA cores", "ffma_fp32", 1), ("fp32", TENSOR_CORES): ("tensor cores, three products for one", "mma_fp16", 3),
@@ -42,7 +42,7 @@ def picture(results, dtype, product=None):
     device = results.get("device")
     if not device:
         return f"the results do not hold what step00 measured ({results.get('device_reason') or 'no reason given'})"
-    what = dtype + (" on tensor cores" if product == TENSOR_CORES else "")
+    what = on_product(dtype, product)
     panels, absent = {}, {}
     for which in ("forward", "backward"):
         for (of, head_dim), rows in style.headline(results, which, causal=False).items():

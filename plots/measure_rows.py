@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from results import CUDA_CORES, TENSOR_CORES, batch_of, heads_of, set_of
+from results import CUDA_CORES, TENSOR_CORES, batch_of, heads_of, on_product, set_of
 
 PROGRAMS = ("step01", "step02", "step03", "step04", "step05", "step06", "step07", "step08", "yardstick")
 IN_HALF_ALONE = ("step06", "step07", "step08")  # fp16 and bf16
@@ -279,7 +279,7 @@ def measure_problem(folder, problem, torch):
     # The counters take several passes: at the headline, and at what somebody asks for by --batch or --heads.
     counters = "auto" if set_of(problem) == "other" or (problem["seqlen"] == HEADLINE and set_of(problem) == "sizes") else "off"
     for program, product in programs_of(problem):
-        part(f"{program} on tensor cores" if product == TENSOR_CORES else program,
+        part(on_product(program, product),
              lambda: program_rows(folder, program, product, problem, ["--device", "gpu", "--check", "sample:64"], counters))
     if torch.versions:
         part("PyTorch", lambda: torch.rows(problem))

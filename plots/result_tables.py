@@ -2,11 +2,11 @@
 row's or the quotient of two rows'. Needs the standard library only."""
 import math
 
-from results import CONFIGURATION, ResultsError, at, beside, name_of, one_row, one_sweep, rows, tile_product
+from results import CONFIGURATION, TENSOR_CORES, ResultsError, at, beside, name_of, on_product, one_row, one_sweep, rows, tile_product
 from steps_table import bytes_text
 
 STEPS = ("step01", "step02", "step03", "step04", "step05 forward", "step05 standard backward", "step05 recompute backward", "step06", "step07", "step08")
-ORDER = (*STEPS, *(f"{method} on tensor cores" for method in STEPS), "yardstick", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
+ORDER = (*STEPS, *(on_product(method, TENSOR_CORES) for method in STEPS), "yardstick", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
 # What a row's speedup is quoted over: (method, heading). "over step01" stands beside the others, never alone.
 OVER = {"forward": (("step02", "over step02"), ("yardstick", "over cuBLAS"), ("eager", "over eager"), ("step01", "over step01")),
         "backward": (("step05 standard backward", "over standard"), ("eager", "over eager"))}

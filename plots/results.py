@@ -55,9 +55,14 @@ def row_key(row):
     return (row["method"], row["pass"], row["product"], *configuration(row))
 
 
+def on_product(name, product):
+    """A name as it is told of fp32 on either product: "step04", "step04 on tensor cores"."""
+    return name + (" on tensor cores" if product == TENSOR_CORES else "")
+
+
 def name_of(row):
-    """A method's name among those of its configuration: "step04", and for its fp32 row on tensor cores "step04 on tensor cores"."""
-    return row["method"] + (" on tensor cores" if row["product"] == TENSOR_CORES else "")
+    """A method's name among those of its configuration."""
+    return on_product(row["method"], row["product"])
 
 
 def configuration_text(row):

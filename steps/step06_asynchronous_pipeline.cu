@@ -128,10 +128,10 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 }
 
 inline std::string refusal(const Problem& p) {
-  if (p.dtype == Dtype::fp32) return "is for fp16 and bf16 (--dtype fp16); step04 is the same algorithm in fp32";
+  if (p.dtype == Dtype::fp32) return kForHalfAlone;
   if (p.compute_capability != 0 && p.compute_capability < 80)
-    return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " + std::to_string(p.compute_capability / 10) + "." +
-           std::to_string(p.compute_capability % 10) + "; step04 is the same algorithm without that";
+    return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " + capability_name(p.compute_capability) +
+           "; step04 is the same algorithm without that";
   constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1;  // load_tile_async counts rows in 32 bits
   if (p.seqlen_k > kMostKeys) return "takes up to " + std::to_string(kMostKeys) + " keys, not " + std::to_string(p.seqlen_k) + "; step04 takes any number";
   if (p.head_dim % 8 != 0) return "takes head_dim 8, 16, 24 and so on to 256, not " + std::to_string(p.head_dim) + ": a copy is 16 bytes of one row; step04 takes any";

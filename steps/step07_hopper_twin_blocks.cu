@@ -106,13 +106,6 @@ inline void forward(const Problem& p, const Tensors& t) {
 
 inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }
 
-/// K and V are asked for once per visited tile, of which each block has one at least. Two products: scores, P V.
-inline std::vector<KernelCost> cost(const Problem& p) {
-  const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc, 1);
-  return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine()};
-}
-
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
 }
@@ -121,7 +114,7 @@ inline Step step() {
   return {.id = "step07", .title = "Hopper, twin blocks", .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
           .chapter = "docs/07-hopper-twin-blocks.md", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
           .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
-          .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
+          .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step07

@@ -36,14 +36,6 @@ struct Sram {
   __device__ __forceinline__ Rows& o() { return q_and_o[Persistent]; }
 };
 
-/// Whose turn at the tensor cores it is: a token that goes round the warpgroups. It takes one named barrier each, where who waits and who
-/// passes the token on meet.
-template <int Consumers>
-struct Turn {
-  static __device__ __forceinline__ void wait(int me) { named_sync(1 + me, 256); }
-  static __device__ __forceinline__ void pass(int me) { named_arrive(1 + (me + 1 == Consumers ? 0 : me + 1), 256); }
-};
-
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, each of its consumer warpgroups 64; a tile's number says which.
 template <class T, bool Persistent, bool Pingpong, bool Overlap>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
@@ -212,13 +204,6 @@ inline std::vector<Scratch> scratch(const Problem& p) {
   return {row_scratch("LSE", p), {"tile counter", sizeof(unsigned), false}};
 }
 
-/// K and V are asked for once per visited tile, of which each query tile has one at least. Two products: scores, P V.
-inline std::vector<KernelCost> cost(const Problem& p) {
-  const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc, 1);
-  return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine()};
-}
-
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t), kPersistent<decltype(t)>>); });
 }
@@ -230,7 +215,7 @@ inline Step step() {
           .techniques = {{"pingpong", "the warpgroups start their products in any order, not in turns"},
                          {"overlap", "a warpgroup waits for its product P V before its next softmax"},
                          {"persistent", "at head_dim 128 too, a block per query tile"}},
-          .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
+          .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step08

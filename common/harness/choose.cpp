@@ -71,8 +71,8 @@ bool device_has(Dtype dtype, const Problem& p) { return dtype != Dtype::bf16 || 
 /// The line that refuses p.dtype: why, and which dtypes work here.
 std::string describe_missing_dtype(const Step& step, const Problem& p) {
   std::string line = device_has(p.dtype, p) ? fmt::format("{} has no {} for head_dim {}", step.id, dtype_name(p.dtype), p.head_dim)
-                                            : fmt::format("bf16 needs a GPU of compute capability {}.{} or newer, this one has {}.{}", kFirstWithBf16 / 10,
-                                                          kFirstWithBf16 % 10, p.compute_capability / 10, p.compute_capability % 10);
+                                            : fmt::format("bf16 needs a GPU of compute capability {} or newer, this one has {}", capability_name(kFirstWithBf16),
+                                                          capability_name(p.compute_capability));
   std::vector<std::string> served;
   for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
     Problem other = p;

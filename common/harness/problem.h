@@ -12,6 +12,9 @@ enum class Dtype { fp32, fp16, bf16 };
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/// "8.0" for a compute capability of 80.
+inline std::string capability_name(int compute_capability) { return std::to_string(compute_capability / 10) + "." + std::to_string(compute_capability % 10); }
+
 /// Bytes of one element of `dtype` in HBM.
 constexpr int bytes_per_element(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 2; }
 

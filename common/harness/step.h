@@ -80,6 +80,9 @@ struct Step {
   std::vector<Method> methods;  // in the order they run; the last one is what the report is about
 };
 
+/// The refusal of a step in 16-bit types.
+constexpr const char* kForHalfAlone = "is for fp16 and bf16 (--dtype fp16); step04 is the same algorithm in fp32";
+
 /// What step.refusal says, "" where it has nothing to refuse.
 inline std::string refusal(const Step& step, const Problem& problem) { return step.refusal ? step.refusal(problem) : ""; }
 

@@ -72,7 +72,7 @@ Finding dtype_finding(const DeviceFigures& f) {
   Finding finding{"dtypes", State::ok, "the steps' products run in " + (served.empty() ? "none" : served), ""};
   if (!f.mma_bf16) {
     finding.state = State::note;
-    finding.text += fmt::format("; bf16 needs compute capability 8.0, this GPU has {}.{}", f.compute_capability / 10, f.compute_capability % 10);
+    finding.text += "; bf16 needs compute capability 8.0, this GPU has " + capability_name(f.compute_capability);
     finding.next = f.mma_fp16 ? "take fp16 where a chapter uses bf16" : "stay with fp32";
   }
   return finding;

@@ -6,6 +6,9 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
+/// Heads that go through their query tiles side by side under a causal mask (place_of_block; Order in warpgroup.h).
+constexpr unsigned kHeadsTogether = 16;
+
 /// Where a block works: a head, and the first query of its tile.
 struct Place {
   int head, q0;
@@ -52,7 +55,6 @@ struct Mask {
   /// blockIdx.x. Under a causal mask the last queries see the most keys: their tiles go first, and kHeadsTogether heads side by side,
   /// so that short tiles are left to fill the GPU at the end, and the K and V of these heads stay in L2.
   __device__ Place place_of_block(int rows) const {
-    constexpr unsigned kHeadsTogether = 16;
     const unsigned tiles = static_cast<unsigned>(ceil_div(seqlen_q, rows)), heads = gridDim.x / tiles, side_by_side = causal ? kHeadsTogether : 1;
     const unsigned first = blockIdx.x / (side_by_side * tiles) * side_by_side, n = blockIdx.x - first * tiles;
     const unsigned together = heads - first < side_by_side ? heads - first : side_by_side;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/device/gpu/hopper.h"
+#include "common/tile/mask.h"
 #include "common/tile/shapes.h"
 #include "common/tile/swizzle.h"
 
@@ -133,6 +134,14 @@ __device__ __forceinline__ void finish_rows(float (&o)[D / 2], float (&m)[2], fl
   }
 }
 
+/// Whose turn at the tensor cores it is: a token that goes round the warpgroups. It takes one named barrier each, where who waits and who
+/// passes the token on meet.
+template <int Consumers>
+struct Turn {
+  static __device__ __forceinline__ void wait(int me) { named_sync(1 + me, 256); }
+  static __device__ __forceinline__ void pass(int me) { named_arrive(1 + (me + 1 == Consumers ? 0 : me + 1), 256); }
+};
+
 /// Which head and which queries a tile's number means: `group` heads go through their query tiles side by side, so that their K and V stay
 /// in the L2, and the longest rows come first (causal).
 struct Order {
@@ -161,19 +170,27 @@ TensorMaps tensor_maps(const Problem& p, const Tensors& t) {
           tensor_map<E>(t.v, p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels), tensor_map<E>(t.o, p.heads_total(), p.seqlen_q, T::kHeadDim, 16, 1)};
 }
 
-/// Causal: 16 heads side by side keep the GPU full at the end. Otherwise all tiles take equally long, and one head's K and V at a time is best.
-inline Order order_of(const Problem& p, int br) { return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? 16 : 1}; }
+/// Causal: kHeadsTogether heads side by side keep the GPU full at the end. Otherwise all tiles take equally long, and one head's K and V at a time is best.
+inline Order order_of(const Problem& p, int br) { return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? static_cast<int>(kHeadsTogether) : 1}; }
 
 inline TileMask tile_mask(const Problem& p) { return {static_cast<int>(p.seqlen_q), static_cast<int>(p.seqlen_k), p.causal}; }
+
+/// What one pass over the visited key tiles costs: K and V are asked for once per tile, of which each query tile has one at least
+/// (TileMask::key_tiles). Two products: scores, P V.
+inline std::vector<KernelCost> copy_engine_cost(const Problem& p) {
+  const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc, 1);
+  return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
+              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine()};
+}
 
 /// Why these steps do not serve the problem, and which step does; "" where they do.
 inline std::string only_on_hopper(const Problem& p) {
   constexpr int kHopper = 90;
-  if (p.dtype == Dtype::fp32) return "is for fp16 and bf16 (--dtype fp16); step04 is the same algorithm in fp32";
+  if (p.dtype == Dtype::fp32) return kForHalfAlone;
   if (p.head_dim != 64 && p.head_dim != 128) return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) + "; step06 takes 8, 16, 24 and so on to 256, step04 any to 256";
   if (p.compute_capability != kHopper)
-    return "needs a Hopper GPU (compute capability 9.0), whose copy engine and warpgroup products it is made of, this one has " + std::to_string(p.compute_capability / 10) + "." +
-           std::to_string(p.compute_capability % 10) + "; step06 is the same algorithm for 8.0 and newer, step04 for all";
+    return "needs a Hopper GPU (compute capability 9.0), whose copy engine and warpgroup products it is made of, this one has " + capability_name(p.compute_capability) +
+           "; step06 is the same algorithm for 8.0 and newer, step04 for all";
   return "";
 }
 
