@@ -264,57 +264,56 @@ def traffic(round_):
     round_.line("libcupti hidden", code == 0 and "n/a (" in stdout, f"exit {code}")
 
 
-def beside_cudnn(round_, name, flags, n, d, runs, peer):
-    """Hopper's steps beside PyTorch's cuDNN, one shape; step08 with each technique left out as well. `runs`: what has run of them already."""
+def beside_cudnn(round_, name, n, d, times):
+    """Hopper's steps beside PyTorch's cuDNN, one shape."""
     goals = {("step07", 4096, 64): 1.05, ("step07", 4096, 128): 0.93, ("step08", 4096, 64): 1.05, ("step08", 4096, 128): 1.0, ("step08", 16384, 64): 1.15, ("step08", 16384, 128): 1.03}
     best = {}
-    for step in hopper():
-        variants = [("", []), (" causal", ["--causal"])] + [(f" without {technique}", [f"--no-{technique}"]) for technique in ("pingpong", "overlap", "persistent") if step == "step08" and n == 4096]
-        for label, more in variants:
-            run = runs[step] if step in runs and not more else round_.run(step, "--seqlen", n, *flags, *more)[0]
-            rival = peer.get("cuDNN causal" if more == ["--causal"] else "cuDNN")
-            if not run or rival is None:
-                round_.line(f"{step}{label} beside cuDNN, {name}", False if not run else None, "did not run" if not run else "PyTorch has no cuDNN attention here")
-                continue
-            ms = run["time"]["median_ms"]
-            if more == ["--causal"]:
-                best[step] = rival / ms
-            text = f"{ms:.3f} ms, {run['time']['tflops']:.0f} TFLOP/s, {rival / ms:.3f} of cuDNN's speed ({rival:.3f} ms)"
-            if (step, n, d) in goals and not more:
-                round_.goal(f"{step} beside cuDNN, {name}", rival / ms, goals[step, n, d], text)
-            else:
-                round_.line(f"{step}{label} beside cuDNN, {name}", None, text)
+    for step, label in itertools.product(hopper(), ("", " causal")):
+        if f"SDPA cuDNN{label}" not in times:
+            round_.line(f"{step}{label} beside cuDNN, {name}", None, "PyTorch has no cuDNN attention here")
+            continue
+        ms, rival = times[f"{step}{label}"], times[f"SDPA cuDNN{label}"]
+        if label:
+            best[step] = rival / ms
+        text = f"{ms:.3f} ms, {rival / ms:.3f} of cuDNN's speed ({rival:.3f} ms)"
+        if (step, n, d) in goals and not label:
+            round_.goal(f"{step} beside cuDNN, {name}", rival / ms, goals[step, n, d], text)
+        else:
+            round_.line(f"{step}{label} beside cuDNN, {name}", None, text)
     if best and n == 4096:
         round_.goal(f"the better of the two causal beside cuDNN, {name}", max(best.values()), 1.05 if d == 64 else 1.03, f"{max(best.values()):.3f}")
 
 
-def split_product(round_, name, b, h, n, d, peer):
+def techniques(round_, name, flags):
+    """What each technique of step08 is worth, one shape."""
+    times = {}
+    for left_out in ("", "pingpong", "overlap", "persistent"):
+        run, code, stderr = round_.run("step08", *flags, *([f"--no-{left_out}"] if left_out else []))
+        if not run:
+            return round_.line(f"step08 without {left_out or 'nothing'}, {name}", False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
+        times[left_out] = run["time"]["median_ms"]
+        if left_out:
+            round_.line(f"step08 without {left_out}, {name}", None, f"{times[left_out]:.3f} ms, with it {times['']:.3f} ms, worst {worst(run):.2f}")
+
+
+def split_product(round_, name, n, d, flops, times):
     """fp32 on tensor cores beside PyTorch's efficient attention and, where it was timed, its three lines; one shape."""
-    flags = [*dtype_flags(SPLIT), "--batch", b, "--heads", h, "--seqlen", n, "--head-dim", d, "--check", "sample:64"]
-    flops = 4 * b * h * n * n * d
-    for label, more, rival in (("", [], peer["fused"]), (" causal", ["--causal"], peer["fused causal"])):
-        run, code, stderr = round_.run("step04", *flags, *more)
+    for label in ("", " causal"):
+        ms, rival = times[f"step04 on tensor cores{label}"], times[f"SDPA efficient{label}"]
         where = f"step04{label} {SPLIT}, {name}"
-        if not run or not run["time"]:
-            round_.line(where, False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
-            continue
-        ms = run["time"]["median_ms"]
-        headline = "eager" in peer and not more
-        text = f"{ms:.2f} ms, {run['time']['tflops']:.1f} TFLOP/s, {rival / ms:.2f}x fused ({rival:.2f} ms), worst {worst(run):.2f}"
-        if n < 4096 and more:
+        headline = "eager" in times and not label
+        text = f"{ms:.2f} ms, {flops / (2 if label else 1) / ms / 1e9:.1f} TFLOP/s, {rival / ms:.2f}x fused ({rival:.2f} ms)"
+        if n < 4096 and label:
             round_.line(f"{where}, over fused", None, text)
         else:
             round_.goal(f"{where}, over fused", rival / ms, (2.7 if d == 64 else 2) if headline else 2, text)
         if headline:
-            round_.goal(f"{where}, TFLOP/s", run["time"]["tflops"], 95 if d == 64 else 90, text)
-            round_.goal(f"{where}, over eager", peer["eager"] / ms, 4 if d == 64 else 2.7, f"{peer['eager'] / ms:.2f}x eager ({peer['eager']:.2f} ms)")
-    if "eager backward" in peer:
-        run, code, stderr = round_.run("step05", *flags)
-        back = run["methods"][-1]["time"]["median_ms"] if run and run["methods"][-1]["time"] else None
-        if back is None:
-            return round_.line(f"step05 {SPLIT}, {name}", False, f"exit {code}: {stderr.strip().splitlines()[-1:]}")
-        round_.goal(f"step05 {SPLIT}, {name}, over eager's backward", peer["eager backward"] / back, 1.5,
-                    f"{back:.2f} ms, {2.5 * flops / back / 1e9:.1f} TFLOP/s, {peer['eager backward'] / back:.2f}x eager backward ({peer['eager backward']:.2f} ms), worst {worst(run):.2f}")
+            round_.goal(f"{where}, TFLOP/s", flops / ms / 1e9, 95 if d == 64 else 90, text)
+            round_.goal(f"{where}, over eager", times["eager"] / ms, 4 if d == 64 else 2.7, f"{times['eager'] / ms:.2f}x eager ({times['eager']:.2f} ms)")
+    if "eager backward" in times:
+        back = times["step05 recompute on tensor cores backward"]
+        round_.goal(f"step05 {SPLIT}, {name}, over eager's backward", times["eager backward"] / back, 1.5,
+                    f"{back:.2f} ms, {2.5 * flops / back / 1e9:.1f} TFLOP/s, {times['eager backward'] / back:.2f}x eager backward ({times['eager backward']:.2f} ms)")
 
 
 def speed_fp32(round_):
@@ -326,56 +325,55 @@ def speed_fp16(round_):
 
 
 def speed(round_, dtype, other_shapes):
-    """Every step beside PyTorch's three lines and its fused kernel (fp32: efficient, TF32 off; fp16: FlashAttention-2)."""
-    times = pathlib.Path(__file__).resolve().with_name("pytorch_times.py")
-    code, stdout, stderr, _ = round_.call([sys.executable, times, dtype, json.dumps([shape[1:] for shape in PEER_SHAPES]), json.dumps([shape[1:] for shape in other_shapes])])
-    peers = json.loads(stdout) if code == 0 else None
-    if not peers:
-        return round_.line(f"speed beside PyTorch, {dtype}", None, f"not run: {stderr.strip().splitlines()[-1:]}")
+    """Every step beside PyTorch's three lines and its fused kernel (fp32: efficient, TF32 off; fp16: FlashAttention-2). What is judged beside a fused
+    kernel, and the backward, runs in turn with it (pytorch_times.py); the first steps are timed by their own executables."""
+    script = pathlib.Path(__file__).resolve().with_name("pytorch_times.py")
+    code, stdout, stderr, _ = round_.call([sys.executable, script, dtype, round_.folder / "libattention_steps.so", *(json.dumps([shape[1:] for shape in shapes]) for shapes in (PEER_SHAPES, other_shapes))])
+    if code != 0:
+        return round_.line(f"speed beside PyTorch, {dtype}", None if "PyTorch is not installed" in stderr else False, f"not run: {stderr.strip().splitlines()[-1:]}")
+    beside = json.loads(stdout)
+    (round_.out / f"times_{dtype}.json").write_text(stdout)
+    fused = {"fp32": "SDPA efficient", "fp16": "SDPA flash"}[dtype]
     for name, b, h, n, d in PEER_SHAPES:
+        times, flops = beside[f"{b} {h} {n} {d}"], 4 * b * h * n * n * d
         flags = ["--dtype", dtype, "--batch", b, "--heads", h, "--head-dim", d, "--check", "sample:64"]
         shape = f"{dtype}, {name}"
-        runs = {step: round_.run(step, "--seqlen", n, *flags)[0] for step in steps_of(dtype)}
-        flash = [step for step in ("step04", "step06", *HOPPER) if step in runs]
-        causal = {step: round_.run(step, "--seqlen", n, "--causal", *flags)[0] for step in flash}
-        if not all(runs.values()) or not all(causal.values()):
+        runs = {step: round_.run(step, "--seqlen", n, *flags)[0] for step in STEPS if step not in times}
+        if not all(runs.values()):
             round_.line(f"speed, {shape}", False, "a step did not run")
             continue
-        peer = peers[f"{b} {h} {n} {d}"]
-        ms = {step: run["time"]["median_ms"] for step, run in runs.items()}
-        tflops = 4 * b * h * n * n * d / 1e9
-        for step in (step for step in runs if step != "step05"):
+        ms = {step: run["time"]["median_ms"] for step, run in runs.items()} | {step: times[step] for step in steps_of(dtype) if step in times}
+        for step in sorted(step for step in ms if step != "step05"):
             goal = None
             if dtype == "fp32" and step == "step02":
-                goal = ms[step] <= 1.2 * peer["eager"]
+                goal = ms[step] <= 1.2 * times["eager"]
             if dtype == "fp32" and step == "step04":
-                goal = tflops / ms[step] >= 36 and peer["eager"] / ms[step] >= (1.6 if d == 64 else 1.15)
+                goal = flops / ms[step] / 1e9 >= 36 and times["eager"] / ms[step] >= (1.6 if d == 64 else 1.15)
             if dtype == "fp16" and step == "step02":
-                goal = ms[step] <= peer["eager"]
+                goal = ms[step] <= times["eager"]
             if dtype == "fp16" and step == "step04":
-                goal = peer["eager"] / ms[step] >= (4.5 if d == 64 else 2.7) and peer["fused"] / ms[step] >= 0.8
+                goal = times["eager"] / ms[step] >= (4.5 if d == 64 else 2.7) and times[fused] / ms[step] >= 0.8
             if step in HOPPER:
-                goal = peer["eager"] / ms[step] >= (8 if d == 64 else 5.5) or "missed"
+                goal = times["eager"] / ms[step] >= (8 if d == 64 else 5.5) or "missed"
             if step == "step06":
-                goal = (peer["eager"] / ms[step] >= (5 if d == 64 else 3.4) and peer["fused"] / ms[step] >= 1) or "missed"
-            round_.line(f"{step} {shape}", goal, f"{ms[step]:.2f} ms, {tflops / ms[step]:.1f} TFLOP/s, {peer['eager'] / ms[step]:.2f}x eager ({peer['eager']:.2f} ms), "
-                        f"{peer['fused'] / ms[step]:.2f}x fused ({peer['fused']:.2f} ms)")
-        for step in flash:
-            causal_ms = causal[step]["time"]["median_ms"]
-            goal = None
-            if dtype == "fp16":
-                goal = peer["fused causal"] / causal_ms >= 0.75 if step == "step04" else peer["fused causal"] / causal_ms >= 1 or "missed"
-            round_.line(f"{step} causal {shape}", goal, f"{causal_ms:.2f} ms, {peer['fused causal'] / causal_ms:.2f}x fused ({peer['fused causal']:.2f} ms)")
+                goal = (times["eager"] / ms[step] >= (5 if d == 64 else 3.4) and times[fused] / ms[step] >= 1) or "missed"
+            round_.line(f"{step} {shape}", goal, f"{ms[step]:.2f} ms, {flops / ms[step] / 1e9:.1f} TFLOP/s, {times['eager'] / ms[step]:.2f}x eager ({times['eager']:.2f} ms), "
+                        f"{times[fused] / ms[step]:.2f}x fused ({times[fused]:.2f} ms)")
+        for step in (step for step in ms if f"{step} causal" in times):
+            ratio = times[f"{fused} causal"] / times[f"{step} causal"]
+            goal = ratio >= 0.75 if step == "step04" else ratio >= 1 or "missed"
+            round_.line(f"{step} causal {shape}", goal, f"{times[f'{step} causal']:.2f} ms, {ratio:.2f}x fused ({times[f'{fused} causal']:.2f} ms)")
         if dtype == "fp16":
-            beside_cudnn(round_, name, flags, n, d, runs, peer)
-        back = {m["name"]: m["time"]["median_ms"] for m in runs["step05"]["methods"] if m["time"]}
-        goal = None
-        if dtype == "fp16":
-            goal = back["recompute backward"] < back["standard backward"] and back["recompute backward"] <= peer["eager backward"] * (1 if d == 64 else 1.5)
-        round_.line(f"step05 {shape}", goal, "  ".join(f"{m} {t:.2f} ms" for m, t in back.items()) + f"  eager backward {peer['eager backward']:.2f} ms")
-        if dtype != "fp32":
+            beside_cudnn(round_, name, n, d, times)
+            if hopper():
+                techniques(round_, name, ["--seqlen", n, *flags])
+            standard, recompute, eager = (times[f"{method} backward"] for method in ("step05 standard", "step05 recompute", "eager"))
+            round_.line(f"step05 {shape}", recompute < standard and recompute <= eager * (1 if d == 64 else 1.5),
+                        f"standard backward {standard:.2f} ms  recompute backward {recompute:.2f} ms  eager backward {eager:.2f} ms")
             continue
-        split_product(round_, name, b, h, n, d, peer)
+        back = {m["name"]: m["time"]["median_ms"] for m in runs["step05"]["methods"] if m["time"]}
+        round_.line(f"step05 {shape}", None, "  ".join(f"{m} {t:.2f} ms" for m, t in back.items()) + f"  eager backward {times['eager backward']:.2f} ms")
+        split_product(round_, name, n, d, flops, times)
         kernel_ms = {(step, k["name"]): k["time_ms"] for step in ("step01", "step02") for k in runs[step]["kernels"]}
         for kernel in ("scores", "values"):
             first, second = kernel_ms["step01", kernel], kernel_ms["step02", kernel]
@@ -385,11 +383,11 @@ def speed(round_, dtype, other_shapes):
             ratio = ragged["time"]["median_ms"] / ms[step]
             round_.line(f"{step} N={n - 1}, {name}", ratio <= 1.1, f"{ratio:.3f} of the time of N={n}")
     for name, b, h, n, d in other_shapes:
-        peer = peers[f"{b} {h} {n} {d}"]
+        times = beside[f"{b} {h} {n} {d}"]
         if dtype == "fp32":
-            split_product(round_, name, b, h, n, d, peer)
+            split_product(round_, name, n, d, 4 * b * h * n * n * d, times)
         else:
-            beside_cudnn(round_, name, ["--dtype", "fp16", "--batch", b, "--heads", h, "--head-dim", d, "--check", "sample:64"], n, d, {}, peer)
+            beside_cudnn(round_, name, n, d, times)
 
 
 def ctest(round_, name, *flags):

@@ -1,6 +1,7 @@
 """tests/gpu_round.py on programs that stand for the steps and the tools: what runs on which GPU, and what runs at the same time."""
 from need import REPOSITORY
 
+import json
 import os
 import pathlib
 import subprocess
@@ -11,6 +12,7 @@ import unittest
 from unittest import mock
 
 sys.path.insert(0, str(REPOSITORY / "tests"))
+import gpu_round
 import pytorch_times
 
 PROGRAM = """#!/bin/sh
@@ -73,22 +75,85 @@ class Gpus(unittest.TestCase):
 
 
 class PyTorchTimes(unittest.TestCase):
-    """What is measured under which name: the methods of compare_pytorch.py, here told apart by made-up times."""
-    MS = {("eager", False, "forward"): 4.0, ("SDPA flash", False, "forward"): 1.0, ("SDPA flash", True, "forward"): 0.5, ("eager", False, "backward"): 9.0}
+    """What is measured under which name: the methods of compare_pytorch.py, here told apart by (name, causal, pass) in place of a time."""
 
-    def times(self, lost):
-        methods = lambda seqlen, causal, device: [types.SimpleNamespace(name=name, causal=causal) for name in ("eager", "SDPA efficient", "SDPA flash")]
-        work_of = lambda which, method, tensors: ((method.name, method.causal, which), None, 0)
-        measure = lambda starts, clock, repeat, seconds: ({name: {"median_ms": self.MS[start], "p10_ms": 0.0} for name, start in starts.items() if name not in lost}, lost)
-        with mock.patch.multiple(pytorch_times.compare_pytorch, create=True, make_tensors=lambda options: (), torch_methods=methods, work_of=work_of, measure=measure):
-            return pytorch_times.times("fp16", "SDPA flash", True, 4, 32, 4096, 64, None)
+    def times(self, dtype="fp16", first=True, fails={}, lost={}):
+        made = lambda names, causal, ours: [types.SimpleNamespace(name=name, causal=causal, ours=ours) for name in names]
+        torch_methods = lambda seqlen, causal, device: made(("eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN"), causal, False)
+        step_methods = lambda steps, dtype, causal: made(("step04", "step06", "step07", "step08", "step05 standard", "step05 recompute", "step04 on tensor cores", "step05 recompute on tensor cores"), causal, True)
 
-    def test_names(self):
-        self.assertEqual(self.times({}), {"eager": 4.0, "fused": 1.0, "fused causal": 0.5, "eager backward": 9.0})
+        class Start(tuple):
+            def __call__(self):
+                def run():
+                    if self[0] in fails:
+                        raise fails[self[0]]
+                return run
+
+        measure = lambda starts, clock, repeat, seconds: ({name: {"median_ms": tuple(start), "p10_ms": 0.0} for name, start in starts.items() if name not in lost}, lost)
+        with mock.patch.multiple(pytorch_times.compare_pytorch, create=True, make_tensors=lambda options: (), torch_methods=torch_methods, step_methods=step_methods, measure=measure,
+                                 work_of=lambda which, method, tensors: (Start((method.name, method.causal, which)), None, 0), first_line=str):
+            return pytorch_times.times(dtype, first, 4, 32, 4096, 64, None, None)
+
+    def test_half(self):
+        found = self.times()
+        self.assertEqual(found["eager backward"], ("eager", False, "backward"))
+        self.assertEqual(found["step05 recompute backward"], ("step05 recompute", False, "backward"))
+        self.assertEqual((found["step07"], found["step07 causal"]), (("step07", False, "forward"), ("step07", True, "forward")))
+        self.assertEqual(found["SDPA flash causal"], ("SDPA flash", True, "forward"))
+        self.assertEqual(set(self.times(first=False)), {f"{name}{label}" for name in ("SDPA cuDNN", "step07", "step08") for label in ("", " causal")})
+
+    def test_fp32(self):
+        forwards = {f"{name}{label}" for name in ("SDPA efficient", "step04 on tensor cores") for label in ("", " causal")}
+        self.assertEqual(set(self.times("fp32")), forwards | {"eager", "eager backward", "step05 recompute on tensor cores backward"})
+        self.assertEqual(set(self.times("fp32", first=False)), forwards)
+
+    def test_what_is_not_here_is_missing(self):
+        found = self.times(fails={"step08": pytorch_times.StepError(3, "needs a Hopper GPU"), "SDPA cuDNN": RuntimeError("No available kernel")})
+        self.assertEqual({name for name in self.times() if name not in found}, {"step08", "step08 causal", "SDPA cuDNN", "SDPA cuDNN causal"})
+
+    def test_what_fails_ends_it(self):
+        for fails, line in (({"step08": pytorch_times.StepError(4, "illegal address")}, "step08: illegal address"), ({"step04": RuntimeError("lost")}, "step04: lost"),
+                            ({"SDPA flash": RuntimeError("none")}, "SDPA flash: none")):
+            with self.assertRaisesRegex(SystemExit, line):
+                self.times(fails=fails)
 
     def test_out_of_memory(self):
         with self.assertRaisesRegex(SystemExit, "eager backward: no memory"):
-            self.times({"eager backward": "no memory"})
+            self.times(lost={"eager backward": "no memory"})
+
+
+class Speed(unittest.TestCase):
+    """How the round judges times, here made up: a goal is reached, missed by less than 7 %, or failed."""
+
+    def judged(self, dtype, rival=1.0):
+        """{line: state}; every one of PyTorch's times is 10 ms times `rival`, each step's 1 ms."""
+        pytorch = lambda name: name.startswith(("SDPA", "eager"))
+        with tempfile.TemporaryDirectory() as folder:
+            round_ = gpu_round.Round(pathlib.Path(folder), pathlib.Path(folder))
+            names = lambda first: [f"{name}{label}" for name in pytorch_times.METHODS[dtype][0 if first else 1] for label in ("", " causal")] + [
+                *([f"{name} backward" for name in pytorch_times.BACKWARDS[dtype]] + ["eager"] if first else [])]
+            beside = {" ".join(map(str, shape[1:])): {name: 10 * rival if pytorch(name) else 2.0 if "standard" in name else 1.0 for name in names(shape in gpu_round.PEER_SHAPES)}
+                      for shape in (*gpu_round.PEER_SHAPES, *gpu_round.LONG_SHAPES, *gpu_round.SHORT_SHAPES)}
+            time = {"median_ms": 1.0, "tflops": 1.0}
+            run = {"time": time, "methods": [{"name": "recompute backward", "time": time, "exactness": [{"worst": 0.1}]}], "kernels": [{"name": name, "time_ms": 1.0} for name in ("scores", "values")]}
+            with mock.patch.object(round_, "call", lambda command, timeout=300: (0, json.dumps(beside), "", 0)), mock.patch.object(round_, "run", lambda *flags: (run, 0, "")), \
+                    mock.patch.object(gpu_round, "hopper", lambda: gpu_round.HOPPER), mock.patch("builtins.print"):
+                getattr(gpu_round, f"speed_{dtype}")(round_)
+            return {name: state for name, state, _ in round_.lines}
+
+    def test_reached(self):
+        for dtype in ("fp32", "fp16"):
+            self.assertEqual(set(self.judged(dtype).values()), {"ok", "n/a"}, dtype)
+
+    def test_missed_and_failed(self):
+        lines = self.judged("fp16", 0.1)  # as fast as PyTorch
+        self.assertEqual(lines["step08 beside cuDNN, B4 H16 N4096 d128"], "ok")  # the goal is 1.0
+        self.assertEqual(lines["step08 beside cuDNN, B4 H32 N4096 d64"], "missed")  # 1.05
+        self.assertEqual(lines["step08 beside cuDNN, B1 H32 N16384 d64"], "FAILED")  # 1.15
+        self.assertEqual(lines["step06 fp16, B4 H32 N4096 d64"], "missed")  # 5x eager
+        lines = self.judged("fp32", 0.15)
+        self.assertEqual(lines["step05 fp32 on tensor cores, B4 H16 N4096 d128, over eager's backward"], "ok")
+        self.assertEqual(lines["step04 fp32 on tensor cores, B4 H16 N4096 d128, over fused"], "FAILED")
 
 
 if __name__ == "__main__":
