@@ -28,9 +28,6 @@ struct Sram {
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr float kMostBehind = 8;  // weights may grow to 2^8 before m follows: fp16 ends at 65504, and sums are fp32
 
-/// A row that has seen no key has m = -inf. 2^(-inf - 0) is 0, where -inf - -inf would be NaN.
-__device__ __forceinline__ float finite(float m) { return m == -INFINITY ? 0 : m; }
-
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)

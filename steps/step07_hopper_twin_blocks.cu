@@ -59,7 +59,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
   sram.q_full.wait(0);
   ATTN_UNROLL_1 for (int j = 0; j < tiles; ++j) {
     const int place = j % 2, parity = j / 2 % 2;
-    float s[T::kBc / 2], alpha[2], shift[2];
+    float s[T::kBc / 2], alpha[2], shift[2], by[2];
     uint32_t p[T::kBc / 16][4];
     __syncthreads();  // both warpgroups are done with the other place
     if (leader && j + 1 < tiles) load(j + 1);
@@ -72,9 +72,9 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
     settle(s);
 
     mask.apply(s, q0 + warp_row, j * T::kBc);
-    raise_maxima(s, m, l, alpha, shift, scale);
+    raise_maxima(s, m, l, alpha, shift, by, scale);
     scale_rows(o, alpha);
-    weigh(s, shift, l, scale);
+    weigh(s, shift, by, l);
     pack_weights<E>(p, s);
 
     sram.v_full[place].wait(parity);

@@ -19,10 +19,12 @@ namespace attention::ATTN_DEVICE::step08 {
 
 constexpr int kStages = 2;
 
-/// As many blocks as the GPU has SMs stay and take one query tile after the other, so that the next Q travels while O is stored. Not at
-/// head_dim 64, where it gains nothing: there blocks come and go, one per query tile.
+/// Two warpgroups that compute take turns in starting their products. Three are faster without turns, and with two chains of operations per
+/// row (measured: docs/08-hopper-specialised-warps.md, experiments).
 template <class T>
-constexpr bool kPersistent = T::kHeadDim == 128;
+constexpr bool kPingpong = T::kBr == 128;
+template <class T>
+constexpr int kChains = T::kBr == 128 ? 1 : 2;
 
 template <class T, bool Persistent>
 struct Sram {
@@ -99,7 +101,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
 
       // The first tile's scores and the last tile's fold stand outside of the loop. One loop with `if (j > 0)` would make ptxas run its
       // products one by one.
-      float s[T::kBc / 2], o[T::kHeadDim / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {}, alpha[2], shift[2];
+      float s[T::kBc / 2], o[T::kHeadDim / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {}, alpha[2];
       uint32_t p[T::kBc / 16][4];
       sram.k_full[k_ring.stage].wait(k_ring.parity);
       begin_products();
@@ -109,8 +111,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
       if (speaker) sram.k_empty[k_ring.stage].arrive();
       k_ring.next();
       mask.apply(s, q0 + warp_row, 0);
-      raise_maxima(s, m, l, alpha, shift, scale);
-      weigh(s, shift, l, scale);
+      soften_row_by_row<kChains<T>>(s, m, l, alpha, scale);
       pack_weights<E>(p, s);
       sram.v_full[v_ring.stage].wait(v_ring.parity);
 
@@ -134,8 +135,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
           if (speaker) v_done.arrive();
         }
         mask.apply(s, q0 + warp_row, j * T::kBc);
-        raise_maxima(s, m, l, alpha, shift, scale);
-        weigh(s, shift, l, scale);
+        soften_row_by_row<kChains<T>>(s, m, l, alpha, scale);
         settle(s);
         // These weights' V is waited for here, between the softmax and the wait for the last fold: without a loop between the two
         // ptxas moves that wait above the softmax, and nothing overlaps.
@@ -185,36 +185,34 @@ inline void forward(const Problem& p, const Tensors& t) {
     const bool pingpong = !p.leaves_out("pingpong"), overlap = !p.leaves_out("overlap");
     const auto launch_with = [&](auto persistent, int64_t blocks, unsigned* taken) {
       constexpr bool P = decltype(persistent)::value;
-      const auto kernel = pingpong ? (overlap ? attention<T, P, true, true> : attention<T, P, true, false>) : (overlap ? attention<T, P, false, true> : attention<T, P, false, false>);
+      constexpr bool Turns = kPingpong<T>;
+      const auto kernel = pingpong ? (overlap ? attention<T, P, Turns, true> : attention<T, P, Turns, false>) : (overlap ? attention<T, P, false, true> : attention<T, P, false, false>);
       launch("attention", kernel, blocks, T::kThreads, sizeof(Sram<T, P>), tile_mask(p), order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o,
              row_scalars(p, Target{t.scratch("LSE"), "LSE"}), taken);
     };
-    if constexpr (kPersistent<T>)
-      if (!p.leaves_out("persistent")) {
-        auto* taken = static_cast<unsigned*>(t.scratch("tile counter"));
-        set_to_zero(taken, sizeof *taken);
-        return launch_with(std::true_type{}, std::min<int64_t>(query_tiles, multiprocessors()), taken);
-      }
-    launch_with(std::false_type{}, query_tiles, nullptr);
+    if (p.leaves_out("persistent")) return launch_with(std::false_type{}, query_tiles, nullptr);
+    auto* taken = static_cast<unsigned*>(t.scratch("tile counter"));
+    set_to_zero(taken, sizeof *taken);
+    launch_with(std::true_type{}, std::min<int64_t>(query_tiles, multiprocessors()), taken);
   });
 }
 
 inline std::vector<Scratch> scratch(const Problem& p) {
-  if (p.head_dim == 64 || p.leaves_out("persistent")) return {row_scratch("LSE", p)};
+  if (p.leaves_out("persistent")) return {row_scratch("LSE", p)};
   return {row_scratch("LSE", p), {"tile counter", sizeof(unsigned), false}};
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
-  return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t), kPersistent<decltype(t)>>); });
+  return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t), true>); });
 }
 
 inline Step step() {
   return {.id = "step08", .title = "Hopper, specialised warps", .idea = "a producer loads, consumers compute, and each one's softmax runs under products",
           .chapter = "docs/08-hopper-specialised-warps.md", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
           .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
-          .techniques = {{"pingpong", "the warpgroups start their products in any order, not in turns"},
+          .techniques = {{"pingpong", "at head_dim 128 too, the warpgroups start their products in any order, not in turns"},
                          {"overlap", "a warpgroup waits for its product P V before its next softmax"},
-                         {"persistent", "at head_dim 128 too, a block per query tile"}},
+                         {"persistent", "a block per query tile"}},
           .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};
 }
 

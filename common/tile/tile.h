@@ -150,11 +150,13 @@ constexpr float kLog2e = 1.44269504f;
 /// The scale of a row's scores where a weight is one multiply-add, 2^(scale x - shift) with shift = scale m rounded to fp32 (steps/step06).
 /// The rounding is a factor that all weights of the row share: it cancels in O / l, as long as it neither overflows nor vanishes. Below
 /// 2^26 it is within 2^-2 and 2^2. From there on a score's last bit is a factor of 2^4 at least in its weight, and any scale near the right
-/// one will do: the next power of two, whose products have no rounding.
+/// one will do: the power of two below, whose products have no rounding and overflow no sooner.
 constexpr float kHugeShift = 1 << 26;
-__device__ __forceinline__ float row_scale(float shift, float scale) {
-  return fabsf(shift) >= kHugeShift ? __uint_as_float((__float_as_uint(scale) & 0xff800000u) + 0x00800000u) : scale;
-}
+__device__ __forceinline__ float scale_for(bool huge, float scale) { return huge ? __uint_as_float(__float_as_uint(scale) & 0xff800000u) : scale; }
+__device__ __forceinline__ float row_scale(float shift, float scale) { return scale_for(fabsf(shift) >= kHugeShift, scale); }
+
+/// A row that has seen no key has m = -inf. 2^(-inf - 0) is 0, where -inf - -inf would be NaN.
+__device__ __forceinline__ float finite(float m) { return m == -INFINITY ? 0 : m; }
 
 /// Maximum and sum along the rows of a fragment: x[i] holds what this lane found in its columns of row(i); afterwards every
 /// lane of the row holds the row's.

@@ -70,32 +70,56 @@ struct TileMask {
   }
 };
 
-/// The online softmax of a lane's two rows (steps/step04), first part: m grows to the tile's maximum, alpha is what the past is scaled by,
-/// and shift is what scale * m takes away from each exponent: rounded, so that a weight is one multiply-add. alpha is the quotient of what the
-/// weights are relative to, before and now: shifts, rounded too, not scale * (m - m).
-template <int N>
-__device__ __forceinline__ void raise_maxima(const float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float scale) {
+/// The online softmax of a lane's two rows (steps/step04). First for row i: the larger of m and the tile's scores, sought in Chains chains of
+/// comparisons.
+template <int Chains, int N>
+__device__ __forceinline__ float row_maximum(const float (&s)[N], int i, float m) {
   constexpr unsigned kAllLanes = 0xffffffffu;
+  float top[Chains];
+  ATTN_UNROLL for (int c = 0; c < Chains; ++c) top[c] = c == 0 ? m : s[2 * i + c];
+  ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
+    ATTN_UNROLL for (int c = 0; c < 2; ++c) top[c % Chains] = fmaxf(top[c % Chains], s[4 * n + 2 * i + c]);
+  ATTN_UNROLL for (int c = 1; c < Chains; ++c) top[0] = fmaxf(top[0], top[c]);
+  top[0] = fmaxf(top[0], __shfl_xor_sync(kAllLanes, top[0], 2));
+  return fmaxf(top[0], __shfl_xor_sync(kAllLanes, top[0], 1));
+}
+/// Then m grows to `top`. shift is what the row's scale `by` times m takes away from each exponent: rounded, so that a weight is one
+/// multiply-add. alpha is what the past is scaled by, the quotient of what the weights are relative to, before and now: shifts, rounded too,
+/// not by * (m - m).
+__device__ __forceinline__ void raise_maximum(float top, float by, float& m, float& alpha, float& shift) {
+  shift = __fmul_rn(by, finite(top));
+  alpha = exp2_or_zero(__fmul_rn(by, m) - shift);
+  m = top;
+}
+/// Then s becomes the weights, l their sum (of this lane's columns). Here both rows together:
+template <int N>
+__device__ __forceinline__ void raise_maxima(const float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float (&by)[2], float scale) {
   ATTN_UNROLL for (int i = 0; i < 2; ++i) {
-    float top = m[i];
-    ATTN_UNROLL for (int n = 0; n < N / 4; ++n) top = fmaxf(fmaxf(top, s[4 * n + 2 * i]), s[4 * n + 2 * i + 1]);
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-    const float base = top == -INFINITY ? 0 : top;  // no key seen yet: weights 0, where -inf - -inf would be NaN
-    const float by = row_scale(__fmul_rn(scale, base), scale);
-    shift[i] = __fmul_rn(by, base);
-    alpha[i] = exp2_or_zero(__fmul_rn(by, m[i]) - shift[i]);
-    m[i] = top;
+    const float top = row_maximum<1>(s, i, m[i]);
+    by[i] = row_scale(__fmul_rn(scale, finite(top)), scale);
+    raise_maximum(top, by[i], m[i], alpha[i], shift[i]);
     l[i] *= alpha[i];
   }
 }
-/// Second part: s becomes the weights, l their sum (of this lane's columns).
 template <int N>
-__device__ __forceinline__ void weigh(float (&s)[N], const float (&shift)[2], float (&l)[2], float scale) {
-  const float by[2] = {row_scale(shift[0], scale), row_scale(shift[1], scale)};  // a huge shift stays huge: the same as above
+__device__ __forceinline__ void weigh(float (&s)[N], const float (&shift)[2], const float (&by)[2], float (&l)[2]) {
   ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
     ATTN_UNROLL for (int i = 0; i < 2; ++i)
       ATTN_UNROLL for (int c = 0; c < 2; ++c) l[i] += s[4 * n + 2 * i + c] = exp2_or_zero(fmaf(by[i], s[4 * n + 2 * i + c], -shift[i]));
+}
+/// And here one row after the other, in Chains chains of additions. Whether the scale is row_scale's other one is asked by a quotient, which
+/// is the same for all tiles.
+template <int Chains, int N>
+__device__ __forceinline__ void soften_row_by_row(float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale) {
+  ATTN_UNROLL for (int i = 0; i < 2; ++i) {
+    const float top = row_maximum<Chains>(s, i, m[i]), by = scale_for(fabsf(finite(top)) >= kHugeShift / fabsf(scale), scale);
+    float shift, sum[Chains] = {};
+    raise_maximum(top, by, m[i], alpha[i], shift);
+    ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
+      ATTN_UNROLL for (int c = 0; c < 2; ++c) sum[c % Chains] += s[4 * n + 2 * i + c] = exp2_or_zero(fmaf(by, s[4 * n + 2 * i + c], -shift));
+    ATTN_UNROLL for (int c = 1; c < Chains; ++c) sum[0] += sum[c];
+    l[i] = l[i] * alpha[i] + sum[0];
+  }
 }
 /// A lane's two rows, each times its own factor.
 template <int N>
@@ -170,8 +194,11 @@ TensorMaps tensor_maps(const Problem& p, const Tensors& t) {
           tensor_map<E>(t.v, p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels), tensor_map<E>(t.o, p.heads_total(), p.seqlen_q, T::kHeadDim, 16, 1)};
 }
 
-/// Causal: kHeadsTogether heads side by side keep the GPU full at the end. Otherwise all tiles take equally long, and one head's K and V at a time is best.
-inline Order order_of(const Problem& p, int br) { return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? static_cast<int>(kHeadsTogether) : 1}; }
+/// Causal: kHeadsTogether heads side by side keep the GPU full at the end. Otherwise all tiles take equally long, and one head's K and V at
+/// a time is best.
+inline Order order_of(const Problem& p, int br) {
+  return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? static_cast<int>(kHeadsTogether) : 1};
+}
 
 inline TileMask tile_mask(const Problem& p) { return {static_cast<int>(p.seqlen_q), static_cast<int>(p.seqlen_k), p.causal}; }
 
