@@ -114,8 +114,7 @@ keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K
   for (int64_t q0 = mask.queries_begin(k0) / T::kBc * T::kBc; q0 < mask.seqlen_q; q0 += T::kBc) {
     __syncthreads();  // every warp is done with the last query tile
     load_tile<T::kThreads>({&sram.q, &sram.d_o}, {Q.head(head), dO.head(head)}, q0);
-    load_tile<T::kThreads>(sram.lse, LSE.head(head), 0, q0);
-    load_tile<T::kThreads>(sram.delta, delta.head(head), 0, q0);
+    load_tile<T::kThreads>({&sram.lse, &sram.delta}, {LSE.head(head), delta.head(head)}, 0, q0);
     __syncthreads();  // the tiles are complete
 
     typename T::Scores p(warp_row0), ds(warp_row0);

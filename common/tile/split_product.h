@@ -98,26 +98,29 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>& to, Global<T> f
   load_tile<Threads>({&to}, {from}, row0, col0);
 }
 
-/// out += X Y, 16 columns wide, for Count 16-column operands of X and as many of Y; load_right(y_hi, y_lo, k) loads the k-th. The
-/// products with a lo come first: they are 2^-11 of hi hi', and what the accumulator cuts off of them is as much smaller.
-template <int Count, int Rows, class LoadRight>
-__device__ __forceinline__ void multiply_split(Fragment<Rows, 16, 4, 2>& out, const uint32_t (&x_hi)[Count][Rows / 16][4], const uint32_t (&x_lo)[Count][Rows / 16][4],
+/// out += X Y for Count 16-column operands of X and, for every 16 columns of out, as many of Y; load_right(y_hi, y_lo, k, n) loads the
+/// k-th of the n-th 16. The products with a lo come first: they are 2^-11 of hi hi', and what the accumulator cuts off of them is as
+/// much smaller.
+template <int Count, int Rows, int Cols, class LoadRight>
+__device__ __forceinline__ void multiply_split(Fragment<Rows, Cols, 4, 2>& out, const uint32_t (&x_hi)[Count][Rows / 16][4], const uint32_t (&x_lo)[Count][Rows / 16][4],
                                                LoadRight&& load_right) {
-  uint32_t y_hi[Count][4];
+  uint32_t y_hi[Count][Cols / 16][4];
   ATTN_UNROLL for (int k = 0; k < Count; ++k) {
-    uint32_t y_lo[4];
-    load_right(y_hi[k], y_lo, k);
-    multiply_add_blocks<half>(out, x_hi[k], 0, y_lo);
-    multiply_add_blocks<half>(out, x_lo[k], 0, y_hi[k]);
+    uint32_t y_lo[Cols / 16][4];
+    ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) load_right(y_hi[k][n], y_lo[n], k, n);
+    ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) multiply_add_blocks<half>(out, x_hi[k], 2 * n, y_lo[n]);
+    ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) multiply_add_blocks<half>(out, x_lo[k], 2 * n, y_hi[k][n]);
   }
-  ATTN_UNROLL for (int k = 0; k < Count; ++k) multiply_add_blocks<half>(out, x_hi[k], 0, y_hi[k]);
+  ATTN_UNROLL for (int k = 0; k < Count; ++k)
+    ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) multiply_add_blocks<half>(out, x_hi[k], 2 * n, y_hi[k][n]);
 }
 
-/// s = A B^T, in pieces of 32 dimensions, which keeps large scores exact; 16 columns of s at a time.
+/// s = A B^T, in pieces of 32 dimensions, which keeps large scores exact. 32 columns of s at a time, 16 where the warp has 32 rows: four
+/// accumulators (16 x 8 numbers each) for the tensor cores to go round, as a product's sum is ready only some instructions later.
 template <int Rows, int Cols, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SplitTile<ARows, D>& a, const SplitTile<BRows, D>& b) {
-  constexpr int kPiece = 32, kCount = kPiece / 16;
-  static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0 && D % kPiece == 0);
+  constexpr int kPiece = 32, kCount = kPiece / 16, kAtATime = Rows == 16 && Cols % 32 == 0 ? 32 : 16;
+  static_assert(BRows == Cols && Rows % 16 == 0 && Cols % kAtATime == 0 && D % kPiece == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
   const float unscale = a.unscale() * b.unscale();
   if (lane == 0) count_flops(2LL * Rows * Cols);
@@ -128,15 +131,18 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
         left_operand(x_hi[k][m], a.part, row0 + 16 * m, d0 + 16 * k);
         left_operand(x_lo[k][m], a.part, row0 + 16 * m, D + d0 + 16 * k);
       }
-    ATTN_UNROLL for (int n = 0; n < Cols / 8; n += 2) {
-      Fragment<Rows, 16, 4, 2> piece(0);
-      multiply_split<kCount>(piece, x_hi, x_lo, [&](uint32_t (&y_hi)[4], uint32_t (&y_lo)[4], int k) {
-        const int row = 8 * n + lane % 8 + lane / 16 * 8, col = d0 + 16 * k + lane / 8 % 2 * 8;  // B^T: a row of B is a column
+    ATTN_UNROLL for (int col0 = 0; col0 < Cols; col0 += kAtATime) {
+      Fragment<Rows, kAtATime, 4, 2> piece(0);
+      multiply_split<kCount>(piece, x_hi, x_lo, [&](uint32_t (&y_hi)[4], uint32_t (&y_lo)[4], int k, int n) {
+        const int row = col0 + 16 * n + lane % 8 + lane / 16 * 8, col = d0 + 16 * k + lane / 8 % 2 * 8;  // B^T: a row of B is a column
         load_matrices<false>(y_hi, b.part.read(row, col, 8));
         load_matrices<false>(y_lo, b.part.read(row, D + col, 8));
       });
       ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
-        ATTN_UNROLL for (int j = 0; j < 4; ++j) s(i, 2 * n + j) = d0 == 0 ? unscale * piece(i, j) : fmaf(unscale, piece(i, j), s(i, 2 * n + j));
+        ATTN_UNROLL for (int j = 0; j < kAtATime / 4; ++j) {
+          float& sum = s(i, col0 / 4 + j);
+          sum = d0 == 0 ? unscale * piece(i, j) : fmaf(unscale, piece(i, j), sum);
+        }
     }
   }
 }
@@ -179,7 +185,7 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Row
     float sum[kRows][4] = {};
     ATTN_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
       Fragment<Rows, 16, 4, 2> part(0);
-      multiply_split<kCount>(part, x_hi[piece], x_lo[piece], [&](uint32_t (&y_hi)[4], uint32_t (&y_lo)[4], int k) {
+      multiply_split<kCount>(part, x_hi[piece], x_lo[piece], [&](uint32_t (&y_hi)[4], uint32_t (&y_lo)[4], int k, int) {
         const int key = piece * kPiece + 16 * k + lane % 16;
         load_matrices<true>(y_hi, v.part.read(key, 8 * n + lane / 16 * 8, 8));
         load_matrices<true>(y_lo, v.part.read(key, D + 8 * n + lane / 16 * 8, 8));
