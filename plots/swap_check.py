@@ -2,12 +2,15 @@
 """The swap check: a small trained GPT (plots/swap/) whose attention is replaced by step04's and its backward by step05's.
 
     python3 plots/swap_check.py [--device auto|gpu|cpu] [--product cuda-cores|tensor-cores] [--library build/libattention_steps.so]
+    python3 plots/swap_check.py --step step06|step07|step08          # which are for 16 bits: the attention in fp16, forward alone
 
 The same weights and test text go through the model three times: in float64 (the truth), in fp32 with eager attention (three lines),
 and in fp32 with the steps. It passes when, measured against float64,
   - the largest logit difference of the steps is at most twice that of eager,
   - so is the relative L2 difference of the weights' gradients,
   - the test loss is the same to six digits.
+In fp16 the attention's inputs and outputs are fp16 in both, the rest stays fp32; instead of gradients the relative L2 difference of the
+logits is judged, and the loss is the same to three digits.
 With PyTorch the fp32 models are PyTorch's (on the GPU where there is one); without it they are NumPy's, on the CPU executor.
 Exit codes: 0 passed, 1 not, 2 bad arguments, 3 something is missing here, 4 a CUDA error.
 """
@@ -23,6 +26,9 @@ from script import OneLineParser
 FORWARD, BACKWARD, METHOD = "step04", "step05", "recompute backward"
 TIMES_EAGER = 2  # a second correct fp32 implementation rounds differently, so equal errors cannot be asked for
 SIX_DIGITS = 5e-7  # relative: half a unit of the sixth digit at its widest
+THREE_DIGITS = 5e-4
+IN_HALF = ("step06", "step07", "step08")
+LEAST_HEAD_DIM = {"step07": 64, "step08": 64}
 
 
 class Unavailable(Exception):
@@ -43,6 +49,52 @@ class StepsAttention:
         return self.steps.backward(BACKWARD, *saved, d_o, method=METHOD, causal=True, product=self.product, nan=True)
 
 
+class HalfSteps:
+    """model.py's attention by a step in fp16. The loss's gradients would need a scale of their own in fp16: forward alone."""
+
+    def __init__(self, steps, step):
+        self.steps, self.step = steps, step
+
+    def forward(self, q, k, v):
+        """Zeros in added columns change no score, and give columns of O that are cut off again."""
+        head_dim = q.shape[-1]
+        wide = max(head_dim, LEAST_HEAD_DIM.get(self.step, 0))
+        o, _ = self.steps.forward(self.step, *(_in_half(x, wide) for x in (q, k, v)), causal=True, softmax_scale=head_dim ** -0.5, nan=True)
+        return _like(o[..., :head_dim], q), None
+
+    def backward(self, saved, d_o):
+        return d_o * 0, d_o * 0, d_o * 0
+
+
+class HalfEager:
+    """The three lines in fp16 as a library computes them: sums in fp32, each line's result rounded. For NumPy, whose own fp16 sums in fp16."""
+
+    def forward(self, q, k, v):
+        import numpy as np
+        rounded = lambda x: x.astype(np.float16).astype(np.float32)
+        q, k, v = rounded(q), rounded(k), rounded(v)
+        n = q.shape[-2]
+        s = rounded(rounded(q @ k.swapaxes(-1, -2)) * np.float32(q.shape[-1] ** -0.5))
+        s[..., ~np.tri(n, dtype=bool)] = -np.inf
+        p = np.exp(s - s.max(-1, keepdims=True))
+        return rounded(rounded(p / p.sum(-1, keepdims=True)) @ v), None
+
+    backward = HalfSteps.backward
+
+
+def _in_half(x, head_dim):
+    """A NumPy array or PyTorch tensor in fp16, zeros behind its columns up to head_dim."""
+    if type(x).__module__.split(".")[0] == "torch":
+        import torch
+        return torch.nn.functional.pad(x, (0, head_dim - x.shape[-1])).half().contiguous()
+    import numpy as np
+    return np.ascontiguousarray(np.pad(x, ((0, 0),) * 3 + ((0, head_dim - x.shape[-1]),)).astype(np.float16))
+
+
+def _like(o, x):
+    return o.to(x.dtype).contiguous() if hasattr(o, "to") else o.astype(x.dtype)
+
+
 class NumpyModel:
     """The fp32 model without PyTorch."""
 
@@ -58,6 +110,11 @@ class NumpyModel:
     def swapped(self, steps, product):
         import model
         return model.run(*self.data, StepsAttention(steps, product))
+
+    def in_half(self, steps, step):
+        """(eager's, the step's) result with an attention in fp16; their gradients mean nothing."""
+        import model
+        return model.run(*self.data, HalfEager()), model.run(*self.data, HalfSteps(steps, step))
 
 
 class TorchModel:
@@ -82,6 +139,19 @@ class TorchModel:
     def eager(self):
         from model_torch import eager_attention
         return self.run(eager_attention)
+
+    def in_half(self, steps, step):
+        """(eager's, the step's) result with an attention in fp16; their gradients are missing."""
+        import torch
+        from model_torch import eager_attention, logits_of, loss_of
+        by_step = HalfSteps(steps, step)
+
+        def forward(attention):
+            with torch.no_grad():
+                logits = logits_of(self.weights, self.config, self.inputs, attention)
+                return logits.cpu().numpy(), loss_of(logits, self.targets).item(), {}
+
+        return forward(lambda q, k, v: eager_attention(q.half(), k.half(), v.half()).float()), forward(lambda q, k, v: by_step.forward(q, k, v)[0])
 
     def swapped(self, steps, product):
         import torch
@@ -127,6 +197,25 @@ def report(model, truth, eager, swapped, product="cuda-cores"):
         ("  largest, of the largest", e["gradients"] / largest_gradient, s["gradients"] / largest_gradient, None)]
     print(f"fp32 model: {model.name}; attention by {FORWARD}, its backward by {BACKWARD} ({METHOD}), on {product.replace('-', ' ')}")
     print(f"test set {true_logits.shape[0]} x {true_logits.shape[1]} characters; test loss {true_loss:.9f} in float64, {e['loss']:.9f} eager, {s['loss']:.9f} ours (nats per character)")
+    return verdict_of(judged)
+
+
+def report_half(model, truth, eager, swapped, step):
+    """As report(), of the forward alone with an attention in fp16."""
+    import numpy as np
+    true_logits, true_loss, _ = truth
+    off = lambda logits: np.abs(logits.astype(np.float64) - true_logits)
+    largest = [float(np.max(off(logits))) for logits, _, _ in (eager, swapped)]
+    l2 = [float(np.linalg.norm(off(logits)) / np.linalg.norm(true_logits)) for logits, _, _ in (eager, swapped)]
+    loss = [abs(result[1] - true_loss) / true_loss for result in (eager, swapped)]
+    print(f"fp32 model: {model.name}; attention in fp16 by {step}, forward")
+    print(f"test set {true_logits.shape[0]} x {true_logits.shape[1]} characters; test loss {true_loss:.9f} in float64, {eager[1]:.9f} eager, {swapped[1]:.9f} ours (nats per character)")
+    return verdict_of([("largest logit difference", *largest, TIMES_EAGER * largest[0]), ("logits, relative L2", *l2, TIMES_EAGER * l2[0]),
+                       ("test loss difference, relative", *loss, THREE_DIGITS)])
+
+
+def verdict_of(judged):
+    """Prints (what, eager's, ours, what may be) line by line; returns whether all is as it may be. NaN is not."""
     print(f"{'against float64':32} {'eager':>9} {'ours':>9} {'allowed':>9}")
     passed = True
     for what, of_eager, ours, allowed in judged:
@@ -160,17 +249,22 @@ def check(options):
     fp32 = NumpyModel(*data) if options.numpy else choose_model(options.device, *data)
     truth = model.run({name: w.astype(np.float64) for name, w in weights.items()}, config, inputs, targets, model.EagerAttention)
     print(f"library: {steps.path} ({steps.build})")
+    if options.step in IN_HALF:
+        return report_half(fp32, truth, *fp32.in_half(steps, options.step), options.step)
     return report(fp32, truth, fp32.eager(), fp32.swapped(steps, options.product), options.product)
 
 
 def main():
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
+    parser.add_argument("--step", choices=(FORWARD, *IN_HALF), default=FORWARD, help=f"whose attention ({FORWARD}; the others in fp16)")
     parser.add_argument("--product", choices=("cuda-cores", "tensor-cores"), default="cuda-cores", help="where the steps' fp32 tile products are computed (cuda-cores)")
     parser.add_argument("--library", help="libattention_steps.so (the newest in build*/)")
     parser.add_argument("--numpy", action="store_true", help="the NumPy model on the CPU, although PyTorch is installed")
     parser.add_argument("--expect-rejected", action="store_true", help="for a library with a mistake in it: exit 0 when the check fails, 1 when it passes")
     options = parser.parse_args()
+    if options.step in IN_HALF and options.product != "cuda-cores":
+        parser.error(f"--product {options.product} is for fp32, {options.step} for fp16")
     if options.numpy and options.device == "gpu":
         parser.error("--numpy runs on the CPU, --device gpu does not")
     try:

@@ -64,6 +64,14 @@ class OnTheGpu(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "where q is"):
             self.steps.forward("step04", q, q.cpu(), q)
 
+    def test_swap(self):
+        capability = torch.cuda.get_device_capability()
+        for step, served in (("step04", True), ("step06", capability >= (8, 0)), ("step07", capability == (9, 0)), ("step08", capability == (9, 0))):
+            with self.subTest(step=step):
+                done = subprocess.run([sys.executable, REPOSITORY / "plots" / "swap_check.py", "--device", "gpu", "--step", step, "--library", str(self.steps.path)], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0 if served else 3, done.stdout + done.stderr)
+                self.assertIn("swap check: PASS" if served else step, done.stdout + done.stderr)
+
     def test_compare(self):
         for dtype in self.dtypes:
             with self.subTest(dtype=dtype), tempfile.TemporaryDirectory() as folder:

@@ -103,5 +103,35 @@ class Model(unittest.TestCase):
         self.assertEqual(set(asked), {("step04", "tensor-cores"), ("step05", "tensor-cores")})
 
 
+class InHalf(unittest.TestCase):
+    class Steps:
+        """Right attention in fp32 on what it is handed, times `factor`; notes the shapes."""
+
+        def __init__(self, factor=1.0):
+            self.factor, self.seen = factor, set()
+
+        def forward(self, step, q, k, v, *, causal, softmax_scale, nan):
+            self.seen.add((step, q.dtype.name, q.shape[-1], softmax_scale))
+            q, k, v = (x.astype(np.float32) for x in (q, k, v))
+            o, _ = model.EagerAttention.forward(q * np.float32(softmax_scale * q.shape[-1] ** 0.5), k, v)
+            return (o * np.float32(self.factor)).astype(np.float16), None
+
+    def judged(self, step, factor):
+        truth = model.run(*small_model(), model.EagerAttention)
+        fp32, steps = swap_check.NumpyModel(*small_model(np.float32)), self.Steps(factor)
+        with contextlib.redirect_stdout(io.StringIO()):
+            return swap_check.report_half(fp32, truth, *fp32.in_half(steps, step), step), steps.seen
+
+    def test_columns_are_added_where_a_step_needs_them(self):
+        for step, head_dim in (("step06", 4), ("step07", 64), ("step08", 64)):
+            passed, seen = self.judged(step, 1)
+            self.assertTrue(passed)
+            self.assertEqual(seen, {(step, "float16", head_dim, 0.5)})
+
+    def test_a_wrong_attention_is_rejected(self):
+        for factor in (1.02, np.nan):
+            self.assertFalse(self.judged("step06", factor)[0])
+
+
 if __name__ == "__main__":
     unittest.main()
