@@ -21,13 +21,13 @@ import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent / "swap")]
 from attention_steps import LibraryMissing, StepError, Steps
+from measure_rows import IN_HALF_ALONE
 from script import OneLineParser
 
 FORWARD, BACKWARD, METHOD = "step04", "step05", "recompute backward"
 TIMES_EAGER = 2  # a second correct fp32 implementation rounds differently, so equal errors cannot be asked for
 SIX_DIGITS = 5e-7  # relative: half a unit of the sixth digit at its widest
 THREE_DIGITS = 5e-4
-IN_HALF = ("step06", "step07", "step08")
 LEAST_HEAD_DIM = {"step07": 64, "step08": 64}
 
 
@@ -62,9 +62,6 @@ class HalfSteps:
         o, _ = self.steps.forward(self.step, *(_in_half(x, wide) for x in (q, k, v)), causal=True, softmax_scale=head_dim ** -0.5, nan=True)
         return _like(o[..., :head_dim], q), None
 
-    def backward(self, saved, d_o):
-        return d_o * 0, d_o * 0, d_o * 0
-
 
 class HalfEager:
     """The three lines in fp16 as a library computes them: sums in fp32, each line's result rounded. For NumPy, whose own fp16 sums in fp16."""
@@ -78,8 +75,6 @@ class HalfEager:
         s[..., ~np.tri(n, dtype=bool)] = -np.inf
         p = np.exp(s - s.max(-1, keepdims=True))
         return rounded(rounded(p / p.sum(-1, keepdims=True)) @ v), None
-
-    backward = HalfSteps.backward
 
 
 def _in_half(x, head_dim):
@@ -103,18 +98,20 @@ class NumpyModel:
         self.name = f"NumPy {numpy.__version__} on the CPU"
         self.data = weights, config, inputs, targets
 
+    def run(self, attention, gradients=True):
+        import model
+        return model.run(*self.data, attention, gradients)
+
     def eager(self):
         import model
-        return model.run(*self.data, model.EagerAttention)
+        return self.run(model.EagerAttention)
 
     def swapped(self, steps, product):
-        import model
-        return model.run(*self.data, StepsAttention(steps, product))
+        return self.run(StepsAttention(steps, product))
 
     def in_half(self, steps, step):
-        """(eager's, the step's) result with an attention in fp16; their gradients mean nothing."""
-        import model
-        return model.run(*self.data, HalfEager()), model.run(*self.data, HalfSteps(steps, step))
+        """(eager's, the step's) result with an attention in fp16, without gradients."""
+        return self.run(HalfEager(), gradients=False), self.run(HalfSteps(steps, step), gradients=False)
 
 
 class TorchModel:
@@ -127,31 +124,26 @@ class TorchModel:
         self.weights = {name: torch.from_numpy(w).to(device).requires_grad_() for name, w in weights.items()}
         self.config, self.inputs, self.targets = config, torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
 
-    def run(self, attention):
+    def run(self, attention, gradients=True):
         import torch
         from model_torch import logits_of, loss_of
-        logits = logits_of(self.weights, self.config, self.inputs, attention)
-        loss = loss_of(logits, self.targets)
-        gradients = torch.autograd.grad(loss, list(self.weights.values()))
+        with torch.set_grad_enabled(gradients):
+            logits = logits_of(self.weights, self.config, self.inputs, attention)
+            loss = loss_of(logits, self.targets)
+        found = torch.autograd.grad(loss, list(self.weights.values())) if gradients else ()
         to_numpy = lambda x: x.detach().cpu().numpy()
-        return to_numpy(logits), loss.item(), dict(zip(self.weights, map(to_numpy, gradients)))
+        return to_numpy(logits), loss.item(), dict(zip(self.weights, map(to_numpy, found)))
 
     def eager(self):
         from model_torch import eager_attention
         return self.run(eager_attention)
 
     def in_half(self, steps, step):
-        """(eager's, the step's) result with an attention in fp16; their gradients are missing."""
-        import torch
-        from model_torch import eager_attention, logits_of, loss_of
+        """(eager's, the step's) result with an attention in fp16, without gradients."""
+        from model_torch import eager_attention
         by_step = HalfSteps(steps, step)
-
-        def forward(attention):
-            with torch.no_grad():
-                logits = logits_of(self.weights, self.config, self.inputs, attention)
-                return logits.cpu().numpy(), loss_of(logits, self.targets).item(), {}
-
-        return forward(lambda q, k, v: eager_attention(q.half(), k.half(), v.half()).float()), forward(lambda q, k, v: by_step.forward(q, k, v)[0])
+        in_half = lambda q, k, v: eager_attention(q.half(), k.half(), v.half()).float()
+        return self.run(in_half, gradients=False), self.run(lambda q, k, v: by_step.forward(q, k, v)[0], gradients=False)
 
     def swapped(self, steps, product):
         import torch
@@ -183,10 +175,15 @@ def differences(result, truth):
             "gradients": largest(list(by_name.values())), "gradients L2": (squares / sum(float(np.sum(g ** 2)) for g in true_gradients.values())) ** 0.5}
 
 
+def print_losses(truth, eager, swapped):
+    sequences, seqlen, _ = truth[0].shape
+    print(f"test set {sequences} x {seqlen} characters; test loss {truth[1]:.9f} in float64, {eager[1]:.9f} eager, {swapped[1]:.9f} ours (nats per character)")
+
+
 def report(model, truth, eager, swapped, product="cuda-cores"):
     """Prints the comparison; returns whether it passed."""
     import numpy as np
-    true_logits, true_loss, true_gradients = truth
+    true_logits, _, true_gradients = truth
     e, s = differences(eager, truth), differences(swapped, truth)
     largest_logit, largest_gradient = np.abs(true_logits).max(), max(np.abs(g).max() for g in true_gradients.values())
     judged = [  # (what, eager's, ours, what may be, whether it is); comparisons that NaN fails
@@ -196,7 +193,7 @@ def report(model, truth, eager, swapped, product="cuda-cores"):
         ("gradients, relative L2", e["gradients L2"], s["gradients L2"], TIMES_EAGER * e["gradients L2"]),
         ("  largest, of the largest", e["gradients"] / largest_gradient, s["gradients"] / largest_gradient, None)]
     print(f"fp32 model: {model.name}; attention by {FORWARD}, its backward by {BACKWARD} ({METHOD}), on {product.replace('-', ' ')}")
-    print(f"test set {true_logits.shape[0]} x {true_logits.shape[1]} characters; test loss {true_loss:.9f} in float64, {e['loss']:.9f} eager, {s['loss']:.9f} ours (nats per character)")
+    print_losses(truth, eager, swapped)
     return verdict_of(judged)
 
 
@@ -209,7 +206,7 @@ def report_half(model, truth, eager, swapped, step):
     l2 = [float(np.linalg.norm(off(logits)) / np.linalg.norm(true_logits)) for logits, _, _ in (eager, swapped)]
     loss = [abs(result[1] - true_loss) / true_loss for result in (eager, swapped)]
     print(f"fp32 model: {model.name}; attention in fp16 by {step}, forward")
-    print(f"test set {true_logits.shape[0]} x {true_logits.shape[1]} characters; test loss {true_loss:.9f} in float64, {eager[1]:.9f} eager, {swapped[1]:.9f} ours (nats per character)")
+    print_losses(truth, eager, swapped)
     return verdict_of([("largest logit difference", *largest, TIMES_EAGER * largest[0]), ("logits, relative L2", *l2, TIMES_EAGER * l2[0]),
                        ("test loss difference, relative", *loss, THREE_DIGITS)])
 
@@ -247,9 +244,10 @@ def check(options):
     inputs, targets = model.sequences(model.encode((model.FOLDER / "test.txt").read_text(), config), config["context"])
     data = weights, config, inputs, targets
     fp32 = NumpyModel(*data) if options.numpy else choose_model(options.device, *data)
-    truth = model.run({name: w.astype(np.float64) for name, w in weights.items()}, config, inputs, targets, model.EagerAttention)
+    in_half = options.step in IN_HALF_ALONE
+    truth = model.run({name: w.astype(np.float64) for name, w in weights.items()}, config, inputs, targets, model.EagerAttention, gradients=not in_half)
     print(f"library: {steps.path} ({steps.build})")
-    if options.step in IN_HALF:
+    if in_half:
         return report_half(fp32, truth, *fp32.in_half(steps, options.step), options.step)
     return report(fp32, truth, fp32.eager(), fp32.swapped(steps, options.product), options.product)
 
@@ -257,13 +255,13 @@ def check(options):
 def main():
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
-    parser.add_argument("--step", choices=(FORWARD, *IN_HALF), default=FORWARD, help=f"whose attention ({FORWARD}; the others in fp16)")
+    parser.add_argument("--step", choices=(FORWARD, *IN_HALF_ALONE), default=FORWARD, help=f"whose attention ({FORWARD}; the others in fp16)")
     parser.add_argument("--product", choices=("cuda-cores", "tensor-cores"), default="cuda-cores", help="where the steps' fp32 tile products are computed (cuda-cores)")
     parser.add_argument("--library", help="libattention_steps.so (the newest in build*/)")
     parser.add_argument("--numpy", action="store_true", help="the NumPy model on the CPU, although PyTorch is installed")
     parser.add_argument("--expect-rejected", action="store_true", help="for a library with a mistake in it: exit 0 when the check fails, 1 when it passes")
     options = parser.parse_args()
-    if options.step in IN_HALF and options.product != "cuda-cores":
+    if options.step in IN_HALF_ALONE and options.product != "cuda-cores":
         parser.error(f"--product {options.product} is for fp32, {options.step} for fp16")
     if options.numpy and options.device == "gpu":
         parser.error("--numpy runs on the CPU, --device gpu does not")

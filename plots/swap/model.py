@@ -5,7 +5,7 @@ embeddings, layers of causal attention and an MLP with the tanh GELU, a last lay
 biases. The attention is a pair of functions handed in, so that it can be swapped while everything around it stays the same:
 
     forward(q, k, v) -> (o, saved)         q, k, v, o [batch, heads, seqlen, head_dim], causal, scale 1/sqrt(head_dim)
-    backward(saved, d_o) -> (dq, dk, dv)
+    backward(saved, d_o) -> (dq, dk, dv)    only where gradients are asked for
 """
 import json
 import math
@@ -61,14 +61,14 @@ class EagerAttention:
         return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_o
 
 
-def run(weights, config, inputs, targets, attention):
+def run(weights, config, inputs, targets, attention, gradients=True):
     """(logits [batch, seqlen, characters], mean cross entropy in nats, gradients by weight name), computed in the weights' precision;
-    only the loss is taken in float64, from the logits as they are."""
+    only the loss is taken in float64, from the logits as they are. Without `gradients` there are none."""
     backward = []  # one function per stage: gradient of its output -> gradient of its input
-    gradients = {}
+    kept = {}
 
     def keep(name, gradient):
-        gradients[name] = gradient
+        kept[name] = gradient
 
     batch, seqlen = inputs.shape
     x = weights["token"][inputs] + weights["position"][:seqlen]
@@ -89,6 +89,8 @@ def run(weights, config, inputs, targets, attention):
     log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     at_target = np.take_along_axis(log_p, targets[..., None], -1)
     loss = -at_target.mean()
+    if not gradients:
+        return logits, float(loss), {}
 
     d_logits = np.exp(log_p)
     np.put_along_axis(d_logits, targets[..., None], np.exp(at_target) - 1, -1)
@@ -99,8 +101,8 @@ def run(weights, config, inputs, targets, attention):
     np.add.at(d_token, inputs, dx)
     d_position = np.zeros_like(weights["position"])
     d_position[:seqlen] = dx.sum(0)
-    gradients.update(token=d_token, position=d_position)
-    return logits, float(loss), gradients
+    kept.update(token=d_token, position=d_position)
+    return logits, float(loss), kept
 
 
 def _linear(x, w, keep):

@@ -28,8 +28,8 @@ exit ${code-0}
 
 
 class Gpus(unittest.TestCase):
-    def round(self, gpus, visible=None):
-        """(the lines of the log, what the round printed)."""
+    def start(self, gpus, visible=None, *flags):
+        """(the lines of the log, the ended process)."""
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
         folder = pathlib.Path(holder.name)
@@ -48,9 +48,15 @@ class Gpus(unittest.TestCase):
         environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"} | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
-        done = subprocess.run([sys.executable, REPOSITORY / "tests" / "gpu_round.py", "--folder", folder, "--out", folder], capture_output=True, text=True, env=environment)
+        done = subprocess.run([sys.executable, REPOSITORY / "tests" / "gpu_round.py", "--folder", folder, "--out", folder, *flags], capture_output=True, text=True, env=environment)
+        return log.read_text().splitlines() if log.exists() else [], done
+
+    def round(self, gpus, visible=None):
+        """(the lines of the log, what the round printed)."""
+        log, done = self.start(gpus, visible)
         self.assertIn("failed:", done.stdout, done.stderr)  # the steps printed no result
-        return log.read_text().splitlines(), done.stdout
+        self.assertNotIn("not in this round", done.stdout)
+        return log, done.stdout
 
     def seen(self, log, matches):
         """The CUDA_VISIBLE_DEVICES of the programs whose line matches."""
@@ -72,6 +78,17 @@ class Gpus(unittest.TestCase):
                 self.assertEqual(self.seen(log, lambda line: part in line), {second}, part)
             self.assertRegex(printed, r"ok +ctest: 100% tests passed", "the tests run while the first GPU measures")
             self.assertEqual([line == "ctest ends" for line in log if line.startswith("ctest")], [False, True, False, True], "one ctest after the other")
+
+    def test_pieces(self):
+        log, done = self.start(1, None, "--only", "roofline,tests_alone")
+        self.assertEqual({line.split()[0] for line in log}, {"step00", "ctest"})
+        self.assertIn("not in this round: speed_fp32, speed_fp16, counters, traffic, tests, special, exactness, sanitizer\n", done.stdout)
+        self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (1, "1 failed: step00"))  # this step00 ends with 4
+
+    def test_an_unknown_piece_is_refused(self):
+        log, done = self.start(1, None, "--only", "roofline,exactnes")
+        self.assertEqual((done.returncode, log, done.stdout), (2, [], ""))
+        self.assertRegex(done.stderr, r"\A.*no part 'exactnes'.*\n\Z")
 
 
 class PyTorchTimes(unittest.TestCase):
