@@ -91,21 +91,22 @@ def times_table(results, columns, over=None, **wanted):
     found = rows(results, **wanted)
     if not found:
         return None
+    head_of = lambda row: tuple(row[key] for key in columns)
     in_order = lambda head: [list(BYTES_PER_ELEMENT).index(value) if key == "dtype" else value for key, value in zip(columns, head)]
-    heads = sorted({tuple(row[key] for key in columns) for row in found}, key=in_order)
+    heads = sorted({head_of(row) for row in found}, key=in_order)
     samples = {(name_of(row), row["pass"]): row for row in sorted(found, key=lambda row: (row["pass"] == "backward", place(row)))}
     several = len({which for _, which in samples}) > 1
     lines = [["ms", *(column_heading(columns, dict(zip(columns, head))) for head in heads)]]
     for (method, which), sample in samples.items():
         line = []
         for head in heads:
-            fitting = [row for row in found if (name_of(row), row["pass"]) == (method, which) and tuple(row[key] for key in columns) == head]
+            fitting = [row for row in found if (name_of(row), row["pass"]) == (method, which) and head_of(row) == head]
             if len(fitting) > 1:
                 raise ResultsError(f"times: several rows fit {method} {which} at {' '.join(map(str, head))}; more selectors or columns choose one")
             line.append(times_cell(results, fitting[0] if fitting else None, over))
         lines.append([label(sample) + (f" {which}" if several and which not in label(sample) else ""), *line])
     why = {}
-    for row in found:
+    for row in sorted(found, key=lambda row: in_order(head_of(row))):
         if row["not_run"] is not None:
             why.setdefault((name_of(row), row["pass"], row["not_run"]), []).append(column_heading(columns, row))
     order = list(samples)

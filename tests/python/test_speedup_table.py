@@ -174,6 +174,8 @@ class Tables(InFolder):
         self.assertEqual(result_tables.times_table(loaded, ["dtype", "seqlen"])[0], ["ms", "fp32 N 512", "fp32 N 1024", "fp16 N 512", "fp16 N 1024", "bf16 N 512", "bf16 N 1024"])
         with self.assertRaisesRegex(results.ResultsError, "several rows fit"):
             result_tables.times_table(loaded, ["dtype"])
+        loaded = self.load(made_up_file(*(made_up_row("SDPA flash", None, dtype="fp32", seqlen=n, not_run="only half") for n in (1024, 4096, 512))))
+        self.assertEqual(result_tables.times_table(loaded, ["seqlen"])[-1], ["PyTorch SDPA flash forward (N 512, N 1024, N 4096): only half"])
 
     def test_exponent(self):
         self.assertAlmostEqual(result_tables.exponent([(n, 7 * n ** 2) for n in (512, 1024, 4096)]), 2)
