@@ -1,7 +1,7 @@
 # A thin front for CMake.
 #   make            set up what is missing, build, run all steps, print their table
 #   make step04     build ./step04 (likewise yardstick, the row with cuBLAS)
-#   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the documents' figures
+#   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the figures in documents, docs/figures
 #   make test       build and pass the tests (the GPU's too, where there is one)
 #   make plots      draw the figures of the results in docs/results, or of RESULTS=file: docs/figures/*.svg, *.png (needs Matplotlib)
 #   make exercise04 step04 with holes to fill in; make hunt1: a step with a bug to find; make playground: your kernel beside step04
@@ -43,20 +43,25 @@ $(DIFFS): diff%:
 	@set -- $(if $(BEFORE_$*),steps/$(BEFORE_$*)_*.cu steps/step$*_*.cu,$$(ls steps/step*_*.cu | grep -B 1 "^steps/step$*_")); \
 	if command -v git > /dev/null; then git --no-pager diff --no-index --no-ext-diff --histogram --color=auto $$1 $$2; else diff -u $$1 $$2; fi; [ $$? -le 1 ]
 
-# The yardstick is a target only where CMake has found CUDA and cuBLAS.
+# Without a GPU, or with --out elsewhere, nothing new can be drawn. The yardstick is a target only where CMake has found CUDA and cuBLAS.
+RESULTS_SUM := cat docs/results/*.json 2> /dev/null | cksum
 table: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS) $$($(CMAKE) --build $(BUILD) --target help | grep -ow yardstick | head -n 1)
-	@python3 plots/speedup_table.py --run --folder $(BUILD) $(TABLE_FLAGS)
-	@for results in docs/results/*.json; do [ ! -e $$results ] || { $(MAKE) plots; break; }; done
+	@before=$$($(RESULTS_SUM)); \
+	python3 plots/speedup_table.py --run --folder $(BUILD) $(TABLE_FLAGS) || exit; \
+	[ "$$before" = "$$($(RESULTS_SUM))" ] || $(MAKE) plots
 
 test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)
 	@$(CTEST) --test-dir $(BUILD) --output-on-failure
 
+# setup.sh installs the system's Matplotlib, which a python3 from elsewhere (conda, pyenv, a venv) does not see.
+PYTHONS ?= python3 /usr/bin/python3
+WITH_MATPLOTLIB := for python in $(PYTHONS); do $$python -c 'import matplotlib' 2> /dev/null && echo $$python && break; done
 .PHONY: plots
 plots:
-	@python3 -c 'import matplotlib' 2> /dev/null || ./setup.sh plots
-	@python3 plots/draw_all.py $(RESULTS)
+	@python=$$($(WITH_MATPLOTLIB)) || { ./setup.sh plots; python=$$($(WITH_MATPLOTLIB)) || python=python3; }; \
+	$$python plots/draw_all.py $(RESULTS)
 
 $(BUILD)/CMakeCache.txt:
 	@./setup.sh

@@ -710,5 +710,49 @@ class WithoutGpu(unittest.TestCase):
         self.assertEqual(sorted(REPOSITORY.glob("docs/results/*")), before)
 
 
+@unittest.skipUnless(shutil.which("make"), "no make")
+class MakeTable(InFolder):
+    """`make table` with programs that stand for CMake, for setup.sh and for two Pythons, of which some have Matplotlib."""
+
+    def setUp(self):
+        super().setUp()
+        shutil.copy(REPOSITORY / "Makefile", self.folder)
+        self.write("build/CMakeCache.txt", "")
+        self.write("docs/results/one.json", "{}")
+        self.program("cmake", "")
+        self.program("setup.sh", "echo setup.sh $1 >> log; [ ! -e installs ] || touch other.matplotlib")
+        for name in ("python3", "other"):
+            self.program(name, f"""case "$1" in -c) [ -e {name}.matplotlib ] || exit 1;; *) echo {name} $1 >> log;; esac
+case "$1" in *speedup_table.py) [ ! -e fails ] || exit 4; [ ! -e measures ] || echo '{{"new": 1}}' > docs/results/one.json;; esac""")
+
+    def program(self, name, text):
+        self.write(name, f"#!/bin/sh\n{text}\n").chmod(0o755)
+
+    def made(self, *there):
+        for name in there:
+            (self.folder / name).touch()
+        done = subprocess.run(["make", "table", "PYTHONS=python3 other"], cwd=self.folder, capture_output=True, text=True, env=os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}"})
+        return done.returncode, (self.folder / "log").read_text().splitlines()
+
+    def test_nothing_measured_is_nothing_to_draw(self):
+        self.assertEqual(self.made(), (0, ["python3 plots/speedup_table.py"]))
+
+    def test_what_fails_is_not_drawn(self):
+        code, log = self.made("fails")
+        self.assertEqual((code, log), (2, ["python3 plots/speedup_table.py"]))
+
+    def test_drawn_by_a_python_with_matplotlib(self):
+        self.assertEqual(self.made("measures", "python3.matplotlib", "other.matplotlib"), (0, ["python3 plots/speedup_table.py", "python3 plots/draw_all.py"]))
+
+    def test_drawn_by_the_other_python(self):
+        self.assertEqual(self.made("measures", "other.matplotlib"), (0, ["python3 plots/speedup_table.py", "other plots/draw_all.py"]))
+
+    def test_matplotlib_is_installed_for_the_other_python(self):
+        self.assertEqual(self.made("measures", "installs"), (0, ["python3 plots/speedup_table.py", "setup.sh plots", "other plots/draw_all.py"]))
+
+    def test_without_matplotlib_draw_all_says_so(self):
+        self.assertEqual(self.made("measures"), (0, ["python3 plots/speedup_table.py", "setup.sh plots", "python3 plots/draw_all.py"]))
+
+
 if __name__ == "__main__":
     unittest.main()
