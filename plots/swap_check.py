@@ -50,44 +50,28 @@ class StepsAttention:
 
 
 class HalfSteps:
-    """model.py's attention by a step in fp16. The loss's gradients would need a scale of their own in fp16: forward alone."""
+    """model.py's attention by a step in fp16, on tensors that `fp32` (the fp32 model) converts. The loss's gradients would need a scale of
+    their own in fp16: forward alone."""
 
-    def __init__(self, steps, step):
-        self.steps, self.step = steps, step
+    def __init__(self, steps, step, fp32):
+        self.steps, self.step, self.fp32 = steps, step, fp32
 
     def forward(self, q, k, v):
         """Zeros in added columns change no score, and give columns of O that are cut off again."""
         head_dim = q.shape[-1]
         wide = max(head_dim, LEAST_HEAD_DIM.get(self.step, 0))
-        o, _ = self.steps.forward(self.step, *(_in_half(x, wide) for x in (q, k, v)), causal=True, softmax_scale=head_dim ** -0.5, nan=True)
-        return _like(o[..., :head_dim], q), None
+        o, _ = self.steps.forward(self.step, *(self.fp32.to_half(x, wide) for x in (q, k, v)), causal=True, softmax_scale=head_dim ** -0.5, nan=True)
+        return self.fp32.to_single(o[..., :head_dim]), None
 
 
 class HalfEager:
     """The three lines in fp16 as a library computes them: sums in fp32, each line's result rounded. For NumPy, whose own fp16 sums in fp16."""
 
-    def forward(self, q, k, v):
-        import numpy as np
-        rounded = lambda x: x.astype(np.float16).astype(np.float32)
-        q, k, v = rounded(q), rounded(k), rounded(v)
-        n = q.shape[-2]
-        s = rounded(rounded(q @ k.swapaxes(-1, -2)) * np.float32(q.shape[-1] ** -0.5))
-        s[..., ~np.tri(n, dtype=bool)] = -np.inf
-        p = np.exp(s - s.max(-1, keepdims=True))
-        return rounded(rounded(p / p.sum(-1, keepdims=True)) @ v), None
-
-
-def _in_half(x, head_dim):
-    """A NumPy array or PyTorch tensor in fp16, zeros behind its columns up to head_dim."""
-    if type(x).__module__.split(".")[0] == "torch":
-        import torch
-        return torch.nn.functional.pad(x, (0, head_dim - x.shape[-1])).half().contiguous()
-    import numpy as np
-    return np.ascontiguousarray(np.pad(x, ((0, 0),) * 3 + ((0, head_dim - x.shape[-1]),)).astype(np.float16))
-
-
-def _like(o, x):
-    return o.to(x.dtype).contiguous() if hasattr(o, "to") else o.astype(x.dtype)
+    @staticmethod
+    def forward(q, k, v):
+        import model
+        rounded = lambda x: x.astype("float16").astype("float32")
+        return model.EagerAttention.forward(rounded(q), rounded(k), rounded(v), rounded)
 
 
 class NumpyModel:
@@ -111,7 +95,17 @@ class NumpyModel:
 
     def in_half(self, steps, step):
         """(eager's, the step's) result with an attention in fp16, without gradients."""
-        return self.run(HalfEager(), gradients=False), self.run(HalfSteps(steps, step), gradients=False)
+        return self.run(HalfEager, gradients=False), self.run(HalfSteps(steps, step, self), gradients=False)
+
+    @staticmethod
+    def to_half(x, head_dim):
+        """In fp16, zeros behind the columns up to head_dim."""
+        import numpy as np
+        return np.ascontiguousarray(np.pad(x, ((0, 0),) * 3 + ((0, head_dim - x.shape[-1]),)).astype(np.float16))
+
+    @staticmethod
+    def to_single(x):
+        return x.astype("float32")
 
 
 class TorchModel:
@@ -141,9 +135,19 @@ class TorchModel:
     def in_half(self, steps, step):
         """(eager's, the step's) result with an attention in fp16, without gradients."""
         from model_torch import eager_attention
-        by_step = HalfSteps(steps, step)
+        by_step = HalfSteps(steps, step, self)
         in_half = lambda q, k, v: eager_attention(q.half(), k.half(), v.half()).float()
         return self.run(in_half, gradients=False), self.run(lambda q, k, v: by_step.forward(q, k, v)[0], gradients=False)
+
+    @staticmethod
+    def to_half(x, head_dim):
+        """In fp16, zeros behind the columns up to head_dim."""
+        import torch
+        return torch.nn.functional.pad(x, (0, head_dim - x.shape[-1])).half().contiguous()
+
+    @staticmethod
+    def to_single(x):
+        return x.float().contiguous()
 
     def swapped(self, steps, product):
         import torch
@@ -164,15 +168,21 @@ class TorchModel:
 
 
 def differences(result, truth):
-    """What the verdict is about: against the float64 model's logits, loss and gradients."""
+    """What the verdict is about: against the float64 model's logits and loss, and gradients where `result` has any."""
     import numpy as np
     logits, loss, gradients = result
     true_logits, true_loss, true_gradients = truth
-    largest = lambda x: float(np.max(x))  # NaN stays NaN
-    by_name = {name: largest(np.abs(gradients[name].astype(np.float64) - g)) for name, g in true_gradients.items()}
-    squares = sum(float(np.sum((gradients[name].astype(np.float64) - g) ** 2)) for name, g in true_gradients.items())
-    return {"logits": largest(np.abs(logits.astype(np.float64) - true_logits)), "loss": loss, "loss difference": abs(loss - true_loss) / true_loss,
-            "gradients": largest(list(by_name.values())), "gradients L2": (squares / sum(float(np.sum(g ** 2)) for g in true_gradients.values())) ** 0.5}
+    squares = lambda arrays: sum(float(np.sum(x ** 2)) for x in arrays)
+
+    def largest_and_l2(ours, true):  # NaN stays NaN
+        off = [x.astype(np.float64) - t for x, t in zip(ours, true)]
+        return float(np.max([np.abs(x).max() for x in off])), (squares(off) / squares(true)) ** 0.5
+
+    found = {"loss": abs(loss - true_loss) / true_loss}
+    found["logits"], found["logits L2"] = largest_and_l2([logits], [true_logits])
+    if gradients:
+        found["gradients"], found["gradients L2"] = largest_and_l2([gradients[name] for name in true_gradients], list(true_gradients.values()))
+    return found
 
 
 def print_losses(truth, eager, swapped):
@@ -186,10 +196,10 @@ def report(model, truth, eager, swapped, product="cuda-cores"):
     true_logits, _, true_gradients = truth
     e, s = differences(eager, truth), differences(swapped, truth)
     largest_logit, largest_gradient = np.abs(true_logits).max(), max(np.abs(g).max() for g in true_gradients.values())
-    judged = [  # (what, eager's, ours, what may be, whether it is); comparisons that NaN fails
+    judged = [
         ("largest logit difference", e["logits"], s["logits"], TIMES_EAGER * e["logits"]),
         ("  of the largest logit", e["logits"] / largest_logit, s["logits"] / largest_logit, None),
-        ("test loss difference, relative", e["loss difference"], s["loss difference"], SIX_DIGITS),
+        ("test loss difference, relative", e["loss"], s["loss"], SIX_DIGITS),
         ("gradients, relative L2", e["gradients L2"], s["gradients L2"], TIMES_EAGER * e["gradients L2"]),
         ("  largest, of the largest", e["gradients"] / largest_gradient, s["gradients"] / largest_gradient, None)]
     print(f"fp32 model: {model.name}; attention by {FORWARD}, its backward by {BACKWARD} ({METHOD}), on {product.replace('-', ' ')}")
@@ -199,16 +209,12 @@ def report(model, truth, eager, swapped, product="cuda-cores"):
 
 def report_half(model, truth, eager, swapped, step):
     """As report(), of the forward alone with an attention in fp16."""
-    import numpy as np
-    true_logits, true_loss, _ = truth
-    off = lambda logits: np.abs(logits.astype(np.float64) - true_logits)
-    largest = [float(np.max(off(logits))) for logits, _, _ in (eager, swapped)]
-    l2 = [float(np.linalg.norm(off(logits)) / np.linalg.norm(true_logits)) for logits, _, _ in (eager, swapped)]
-    loss = [abs(result[1] - true_loss) / true_loss for result in (eager, swapped)]
+    e, s = differences(eager, truth), differences(swapped, truth)
     print(f"fp32 model: {model.name}; attention in fp16 by {step}, forward")
     print_losses(truth, eager, swapped)
-    return verdict_of([("largest logit difference", *largest, TIMES_EAGER * largest[0]), ("logits, relative L2", *l2, TIMES_EAGER * l2[0]),
-                       ("test loss difference, relative", *loss, THREE_DIGITS)])
+    return verdict_of([("largest logit difference", e["logits"], s["logits"], TIMES_EAGER * e["logits"]),
+                       ("logits, relative L2", e["logits L2"], s["logits L2"], TIMES_EAGER * e["logits L2"]),
+                       ("test loss difference, relative", e["loss"], s["loss"], THREE_DIGITS)])
 
 
 def verdict_of(judged):

@@ -45,13 +45,14 @@ class EagerAttention:
     """Attention in three lines, and its standard backward: P is kept."""
 
     @staticmethod
-    def forward(q, k, v):
+    def forward(q, k, v, rounded=lambda x: x):
+        """`rounded` is what storing does to a result: nothing, or the rounding to fewer bits."""
         scale, n = 1 / math.sqrt(q.shape[-1]), q.shape[-2]
-        s = q @ k.swapaxes(-1, -2) * scale
+        s = rounded(rounded(q @ k.swapaxes(-1, -2)) * scale)
         s[..., ~np.tri(n, dtype=bool)] = -np.inf
         p = np.exp(s - s.max(-1, keepdims=True))
-        p /= p.sum(-1, keepdims=True)
-        return p @ v, (q, k, v, p, scale)
+        p = rounded(p / p.sum(-1, keepdims=True))
+        return rounded(p @ v), (q, k, v, p, scale)
 
     @staticmethod
     def backward(saved, d_o):
