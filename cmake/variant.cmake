@@ -6,7 +6,7 @@
 set(ATTN_VARIANT_FOLDER ${CMAKE_BINARY_DIR}/variants)
 
 file(GLOB variant_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/common/tile/*.h)
+     ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/steps/*.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
 list(FILTER variant_sources EXCLUDE REGEX "step00_|_hopper_|/warpgroup.h|/swizzle.h")  # for GPUs alone: they do not run on the CPU executor
 foreach(source IN LISTS variant_sources)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${source})

@@ -3,7 +3,7 @@
 // Training needs dQ, dK and dV. The standard backward keeps P from the forward and sends dP and dS through HBM: three N x N
 // matrices. The recompute backward keeps a number per row, LSE, and computes each tile of P again: P = exp(S - LSE).
 //
-//      P, dO ─▶ dV    dO, V ─▶ dP    P, dP ─▶ dS    dS, K ─▶ dQ    dS, Q ─▶ dK            standard: all of it in HBM
+//      P, dO ─▶ dV    dO, V ─▶ dP    P, dP ─▶ dS    dS, K ─▶ dQ    dS, Q ─▶ dK            standard (step05_standard_backward.h): all of it in HBM
 //
 //      O, dO ─▶ delta                      a number per row: row sum of P ∘ dP = row sum of O ∘ dO
 //      Q, K, V, dO, LSE, delta ─▶ [ p, dp, ds ] ─▶ dK, dV     a block owns keys, loops over queries
@@ -13,70 +13,11 @@
 //   executes  standard 8 N^2 d, recompute 14 N^2 d FLOPs per head      extra memory  standard P, dP, dS; recompute LSE, delta
 //
 //   make step05 && ./step05
-#include "step02_fused_row_softmax.cu"  // the standard backward's P, and its products
-#include "step04_online_softmax.cu"     // the forward
+#include "step05_standard_backward.h"  // for comparison; step04, the forward, comes with it
 
 namespace attention::ATTN_DEVICE::step05 {
 
-// ---- the standard backward: dV = P^T dO, dP = dO V^T, dS = P ∘ (dP - delta), dQ = dS K, dK = dS^T Q ---------------------
-
-template <class T>
-struct TransposedSram {
-  typename T::Pairs p;
-  typename T::Loop d_o;
-};
-
-/// dV = P^T dO (and dK = dS^T Q). A block owns Br keys and loops over the query tiles, of which it loads P transposed.
-template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-transposed_values(typename T::In P, typename T::In dO, typename T::Out dV) {
-  auto& sram = dynamic_sram<TransposedSram<T>>();
-  const int64_t key_tiles = ceil_div(P.cols, T::kBr);
-  const int64_t head = blockIdx.x / key_tiles, k0 = blockIdx.x % key_tiles * T::kBr;
-  const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
-
-  typename T::Output dv(warp_row0);
-  for (int64_t q0 = 0; q0 < P.rows; q0 += T::kBc) {
-    __syncthreads();  // every warp is done with the last tiles
-    load_tile<T::kThreads, transposed>(sram.p, P.head(head), q0, k0);
-    load_tile<T::kThreads>(sram.d_o, dO.head(head), q0);
-    __syncthreads();  // the tiles are complete
-    fold(dv, sram.p, sram.d_o);
-  }
-  store_tile(dV.head(head), dv, k0);
-}
-
-template <int Capacity>
-struct SoftmaxBackwardSram {
-  SramTile<float, 1, Capacity> p, dp;
-  WarpResults sum;
-};
-template <>
-struct SoftmaxBackwardSram<0> {
-  WarpResults sum;
-};
-
-/// dS = softmax_scale P ∘ (dP - row sum of P ∘ dP): the softmax's backward, with the scale of S = scale Q K^T. One block owns a
-/// row, and each thread its own columns of it.
-template <class E, int Capacity>
-__global__ void softmax_backward(float softmax_scale, Global<const E> P, Global<const E> dP, Global<E> dS) {
-  auto& sram = dynamic_sram<SoftmaxBackwardSram<Capacity>>();
-  const int64_t row = blockIdx.x;
-
-  float delta = 0;
-  ATTN_UNROLL_4 for (int64_t j = threadIdx.x; j < P.cols; j += step02::kSoftmaxThreads) {
-    const float p = P.load(row, j), dp = dP.load(row, j);
-    if constexpr (Capacity > 0) sram.p.store(0, j, p), sram.dp.store(0, j, dp);
-    delta += p * dp;
-  }
-  delta = row_sum(delta, sram.sum);
-  ATTN_UNROLL_4 for (int64_t j = threadIdx.x; j < P.cols; j += step02::kSoftmaxThreads) {
-    if constexpr (Capacity > 0) dS.store(row, j, softmax_scale * sram.p.load(0, j) * (sram.dp.load(0, j) - delta));
-    else dS.store(row, j, softmax_scale * P.load(row, j) * (dP.load(row, j) - delta));
-  }
-}
-
-// ---- the recompute backward ---------------------------------------------------------------------------------------------
+// ---- the kernels ----------------------------------------------------------------------------------------------------------
 
 /// delta_i = sum over d of O_id dO_id, which is the row sum of P ∘ dP (FlashAttention-2, section 3.1). A warp owns a row.
 template <class E>
@@ -183,47 +124,7 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
 
 // ---- launches -------------------------------------------------------------------------------------------------------------
 
-/// The forward's tile is its own: the first of step04's that fits.
-inline Problem with_forward_tile(Problem p) {
-  for (const TileChoice& choice : step04::tiles(p))
-    if (choice.sram_bytes <= p.sram_limit) return p.tile = choice.shape, p;
-  throw Unsupported("step05: no tile of the forward fits " + std::to_string(p.sram_limit) + " bytes of SRAM");
-}
-
 inline void forward(const Problem& p, const Tensors& t) { step04::forward(with_forward_tile(p), t); }
-
-/// What the standard forward leaves behind: P. S is only passing through, in the memory that dP will take.
-inline void save_p(const Problem& backward, const Tensors& t) {
-  const Problem p = with_forward_tile(backward);
-  void* S = t.scratch("dP");
-  step02::launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
-  step02::launch_softmax(p, Source{S, "S"}, Target{t.scratch("P"), "P"}, Target{t.scratch("LSE"), "LSE"});
-}
-
-inline void launch_transposed_values(const char* name, const Problem& p, Source P, Source dO, Target dV) {
-  with_tile(p, ForwardTiles{}, [&](auto tile) {
-    using T = decltype(tile);
-    using E = typename T::Element;
-    launch(name, transposed_values<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(TransposedSram<T>), pairs<E>(p, P),
-           query_rows<E>(p, dO), key_rows<E>(p, dV));
-  });
-}
-
-inline void standard_backward(const Problem& backward, const Tensors& t) {
-  const Problem p = with_forward_tile(backward);
-  void *P = t.scratch("P"), *dP = t.scratch("dP"), *dS = t.scratch("dS");
-  launch_transposed_values("dV", p, Source{P, "P"}, Source{t.d_o, "dO"}, Target{t.dv, "dV"});
-  step02::launch_scores("dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, Source{t.d_o, "dO"}, Source{t.v, "V"}, Target{dP, "dP"});
-  step02::with_row_capacity<SoftmaxBackwardSram>(p, [&](auto capacity) {
-    with_element(p, [&](auto element) {
-      using E = decltype(element);
-      launch("dS", softmax_backward<E, capacity()>, p.L(), step02::kSoftmaxThreads, sizeof(SoftmaxBackwardSram<capacity()>), p.softmax_scale,
-             all_pairs<E>(p, Source{P, "P"}), all_pairs<E>(p, Source{dP, "dP"}), all_pairs<E>(p, Target{dS, "dS"}));
-    });
-  });
-  step02::launch_values("dQ", p, Source{dS, "dS"}, Source{t.k, "K"}, Target{t.dq, "dQ"});
-  launch_transposed_values("dK", p, Source{dS, "dS"}, Source{t.q, "Q"}, Target{t.dk, "dK"});
-}
 
 inline void recompute_backward(const Problem& p, const Tensors& t) {
   with_tile(p, BackwardTiles{}, [&](auto tile) {
@@ -245,21 +146,7 @@ inline void recompute_backward(const Problem& p, const Tensors& t) {
 
 // ---- what it costs ----------------------------------------------------------------------------------------------------------
 
-inline KernelCost transposed_cost(const char* name, const Problem& p, const char* P, const char* dO, const char* dV) {
-  const Visits visits = visits_all(p.seqlen_k, p.seqlen_q, p.tile.br, p.tile.bc);
-  return KernelCost(name, p).loads(P, p.S(), p.S()).loads(dO, visits.rows * p.row(), p.Xq()).stores(dV, p.Xk(), p.Xk()).multiplies(visits);
-}
-
 inline std::vector<KernelCost> forward_cost(const Problem& p) { return step04::cost(with_forward_tile(p)); }
-
-inline std::vector<KernelCost> standard_cost(const Problem& backward) {
-  const Problem p = with_forward_tile(backward);
-  int64_t reads = 1;
-  step02::with_row_capacity<SoftmaxBackwardSram>(p, [&](auto capacity) { reads = capacity() > 0 ? 1 : 2; });
-  return {transposed_cost("dV", p, "P", "dO", "dV"), step02::scores_cost("dP", p, "dO", "V", "dP"),
-          KernelCost("dS", p).loads("P", reads * p.S(), reads * p.S()).loads("dP", reads * p.S(), reads * p.S()).stores("dS", p.S(), p.S()),
-          step02::values_cost("dQ", p, "dS", "K", "dQ"), transposed_cost("dK", p, "dS", "Q", "dK")};
-}
 
 /// Per visited tile, dK dV multiplies four times (S, dP, dV, dK) and dQ three times (S, dP, dQ).
 inline std::vector<KernelCost> recompute_cost(const Problem& p) {
@@ -272,9 +159,6 @@ inline std::vector<KernelCost> recompute_cost(const Problem& p) {
               .loads("K", asked_k, p.Xk()).loads("V", asked_k, p.Xk()).stores("dQ", p.Xq(), p.Xq()).multiplies(queries, 3)};
 }
 
-inline std::vector<Scratch> standard_scratch(const Problem& p) {
-  return {quadratic_scratch("P", p), quadratic_scratch("dP", p), quadratic_scratch("dS", p), row_scratch("LSE", p)};
-}
 inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("LSE", p), row_scratch("delta", p)}; }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {

@@ -1,4 +1,4 @@
-// Measuring the GPU: the interface between step00's kernels (steps/step00_two_memories.cu) and its main.
+// Measuring the GPU: the interface between step00's kernels (steps/step00_*.cu) and its main.
 #pragma once
 
 #include <functional>
