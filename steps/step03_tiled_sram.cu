@@ -12,7 +12,7 @@
 //   executes  6 N^2 d FLOPs per head          extra memory  LSE
 //
 //   make step03 && ./step03
-#include "common/harness/step.h"
+#include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
 #include "common/tile/view.h"

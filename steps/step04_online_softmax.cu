@@ -10,7 +10,7 @@
 //   executes  4 N^2 d FLOPs per head          extra memory  LSE
 //
 //   make step04 && ./step04
-#include "common/harness/step.h"
+#include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
 #include "common/tile/view.h"

@@ -11,7 +11,7 @@
 //   executes  4 N^2 d FLOPs per head          extra memory  LSE
 //
 //   make step06 && ./step06
-#include "common/harness/step.h"
+#include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
 #include "common/tile/view.h"

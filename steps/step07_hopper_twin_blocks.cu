@@ -12,7 +12,7 @@
 //   executes  4 N^2 d FLOPs per head          extra memory  LSE
 //
 //   make step07 && ./step07          (a Hopper GPU)
-#include "common/harness/step.h"
+#include "common/step/step.h"
 #include "common/tile/view.h"
 #include "common/tile/warpgroup.h"
 

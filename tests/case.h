@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/npy.h"
-#include "common/harness/problem.h"
+#include "common/base/npy.h"
+#include "common/base/problem.h"
 #include "common/harness/workload.h"
 #include "common/reference/reference.h"
 

@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "common/harness/half.h"
-#include "common/harness/parallel.h"
+#include "common/base/half.h"
+#include "common/base/parallel.h"
 #include "tests/case.h"
 
 namespace attention {

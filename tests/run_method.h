@@ -11,10 +11,10 @@
 #include "common/device/device_api.h"
 #include "common/harness/buffers.h"
 #include "common/harness/check.h"
-#include "common/harness/half.h"
+#include "common/base/half.h"
 #include "common/harness/memory.h"
 #include "common/harness/result.h"
-#include "common/harness/step.h"
+#include "common/step/step.h"
 #include "tests/case.h"
 #include "tests/catch.h"
 

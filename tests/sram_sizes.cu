@@ -3,7 +3,7 @@
 
 #include "common/device/device.h"
 #include "common/device/device_api.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 #include "tests/catch.h"
 
 namespace attention::on_gpu {

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string>
 
-#include "common/harness/npy.h"
+#include "common/base/npy.h"
 #include "common/harness/trace.h"
 #include "tests/catch.h"
 #include "tests/folder.h"

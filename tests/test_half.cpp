@@ -1,5 +1,5 @@
 // fp16 and bf16 on the host: every bit pattern, and what lies between them.
-#include "common/harness/half.h"
+#include "common/base/half.h"
 
 #include <bit>
 #include <cmath>

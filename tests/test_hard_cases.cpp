@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "common/device/device.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 #include "common/harness/run.h"
 #include "tests/run_method.h"
 

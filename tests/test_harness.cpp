@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "common/harness/buffers.h"
-#include "common/harness/error.h"
-#include "common/harness/half.h"
+#include "common/base/error.h"
+#include "common/base/half.h"
 #include "common/harness/json.h"
 #include "common/harness/memory.h"
-#include "common/harness/npy.h"
+#include "common/base/npy.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #include "common/harness/timing.h"

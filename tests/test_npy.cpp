@@ -1,4 +1,4 @@
-#include "common/harness/npy.h"
+#include "common/base/npy.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 #include "tests/catch.h"
 
 using namespace attention;

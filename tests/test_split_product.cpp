@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "common/device/device.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 #include "common/harness/split_range.h"
 #include "common/tile/split_product.h"
 #include "tests/run_method.h"

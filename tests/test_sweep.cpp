@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 #include "common/harness/json.h"
 #include "common/harness/report.h"
 #include "common/harness/sweep.h"

@@ -2,7 +2,7 @@
 // one mistake. Whether the kernels do what the formulas say is test_steps' business.
 #include <vector>
 
-#include "common/harness/step.h"
+#include "common/step/step.h"
 #include "common/traffic/cost.h"
 #include "tests/catch.h"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "common/harness/error.h"
-#include "common/harness/random.h"
+#include "common/base/error.h"
+#include "common/base/random.h"
 #include "tests/catch.h"
 
 using namespace attention;

@@ -13,7 +13,7 @@
 
 #include "build_info.h"
 #include "common/harness/choose.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/step.h"
+#include "common/step/step.h"
 
 namespace attention {
 

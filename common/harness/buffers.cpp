@@ -1,6 +1,6 @@
 #include "common/harness/buffers.h"
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 

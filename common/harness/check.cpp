@@ -6,9 +6,9 @@
 #include <limits>
 #include <mutex>
 
-#include "common/harness/half.h"
+#include "common/base/half.h"
 #include "common/harness/options.h"
-#include "common/harness/parallel.h"
+#include "common/base/parallel.h"
 
 namespace attention {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "common/harness/problem.h"
+#include "common/base/problem.h"
 #include "common/reference/reference.h"
 
 namespace attention {

@@ -6,8 +6,8 @@
 
 #include "common/device/device_api.h"
 #include "common/harness/options.h"
-#include "common/harness/problem.h"
-#include "common/harness/step.h"
+#include "common/base/problem.h"
+#include "common/step/step.h"
 
 namespace attention {
 

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "common/harness/error.h"
-#include "common/harness/half.h"
-#include "common/harness/npy.h"
+#include "common/base/error.h"
+#include "common/base/half.h"
+#include "common/base/npy.h"
 
 namespace attention {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/harness/options.h"
-#include "common/harness/problem.h"
+#include "common/base/problem.h"
 #include "common/reference/reference.h"
 
 namespace attention {

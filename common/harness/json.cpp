@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "build_info.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 #include "common/harness/regime.h"
 #include "common/harness/report.h"
 #include "common/roofline/prediction.h"

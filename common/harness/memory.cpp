@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "common/harness/buffers.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 

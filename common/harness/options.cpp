@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 

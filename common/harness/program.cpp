@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <new>
 
-#include "common/harness/error.h"
-#include "common/harness/exit_code.h"
+#include "common/base/error.h"
+#include "common/base/exit_code.h"
 #include "common/harness/json.h"
 
 namespace attention {

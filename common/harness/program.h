@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/harness/options.h"
-#include "common/harness/step.h"
+#include "common/step/step.h"
 
 namespace attention {
 

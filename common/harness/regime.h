@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/problem.h"
-#include "common/harness/step.h"
+#include "common/base/problem.h"
+#include "common/step/step.h"
 
 namespace attention {
 

@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "common/harness/buffers.h"
-#include "common/harness/error.h"
-#include "common/harness/half.h"
+#include "common/base/error.h"
+#include "common/base/half.h"
 #include "common/harness/inputs.h"
 #include "common/harness/memory.h"
-#include "common/harness/npy.h"
+#include "common/base/npy.h"
 #include "common/harness/split_range.h"
 #include "common/harness/trace.h"
 #include "common/traffic/cupti.h"

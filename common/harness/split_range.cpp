@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 

@@ -1,7 +1,7 @@
 // Which inputs fp32 on tensor cores (--product tensor-cores) can hold: docs/exact-tensor-cores.md, "What it cannot hold".
 #pragma once
 
-#include "common/harness/problem.h"
+#include "common/base/problem.h"
 #include "common/reference/reference.h"
 
 namespace attention {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 

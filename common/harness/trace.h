@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/harness/problem.h"
+#include "common/base/problem.h"
 #include "common/reference/reference.h"
 
 namespace attention {

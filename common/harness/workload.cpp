@@ -5,9 +5,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "common/harness/error.h"
-#include "common/harness/parallel.h"
-#include "common/harness/random.h"
+#include "common/base/error.h"
+#include "common/base/parallel.h"
+#include "common/base/random.h"
 
 namespace attention {
 namespace {

@@ -5,8 +5,8 @@
 #include <ranges>
 #include <set>
 
-#include "common/harness/half.h"
-#include "common/harness/random.h"
+#include "common/base/half.h"
+#include "common/base/random.h"
 
 namespace attention {
 namespace {

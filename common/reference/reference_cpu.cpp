@@ -6,7 +6,7 @@
 #include <mutex>
 #include <set>
 
-#include "common/harness/parallel.h"
+#include "common/base/parallel.h"
 #include "common/reference/reference.h"
 
 namespace attention {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 #include "common/reference/reference.h"
 
 namespace attention {

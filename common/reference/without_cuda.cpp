@@ -1,7 +1,7 @@
 // Stands in for reference_gpu.cu in a build without CUDA.
 #ifndef ATTN_HAVE_CUDA
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 #include "common/reference/reference.h"
 
 namespace attention {

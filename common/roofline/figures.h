@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/problem.h"
+#include "common/base/problem.h"
 
 namespace attention {
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include "common/harness/exit_code.h"
+#include "common/base/exit_code.h"
 #include "common/harness/json.h"
 #include "common/harness/progress.h"
 #include "common/roofline/measure.h"

@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "common/harness/error.h"
-#include "common/harness/step.h"
+#include "common/base/error.h"
+#include "common/step/step.h"
 #include "common/tile/split_product.h"
 
 namespace attention {

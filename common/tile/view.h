@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/device/device.h"
-#include "common/harness/problem.h"
+#include "common/base/problem.h"
 
 namespace attention {
 inline namespace ATTN_DEVICE {

@@ -6,7 +6,7 @@
 //      Q, K, V ──▶ [ s, m grows: l, O *= alpha, p, O += p V ] ──▶ O, LSE      a row in the registers of a thread
 //
 //   make playground && ./playground
-#include "common/harness/step.h"
+#include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
 #include "common/tile/view.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "common/device/device_api.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention::executor {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/harness/half.h"
+#include "common/base/half.h"
 
 namespace attention {
 inline namespace on_cpu {

@@ -11,7 +11,7 @@
 
 #include "common/device/cpu/executor.h"
 #include "common/device/cpu/half.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 // CUDA's keywords that mean nothing on one address space. (Not __noinline__: libstdc++ uses that word itself.)
 #define __global__

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 

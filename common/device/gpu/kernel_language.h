@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "common/device/gpu/launch_log.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 #define ATTN_UNROLL _Pragma("unroll")
 #define ATTN_UNROLL_BOTH _Pragma("unroll")  // ATTN_UNROLL that the CPU executor follows too: the products' inner loops

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "common/device/device_api.h"
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 

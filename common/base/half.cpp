@@ -1,10 +1,10 @@
-#include "common/harness/half.h"
+#include "common/base/half.h"
 
 #include <algorithm>
 #include <atomic>
 #include <limits>
 
-#include "common/harness/parallel.h"
+#include "common/base/parallel.h"
 
 namespace attention {
 

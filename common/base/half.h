@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "common/harness/problem.h"
+#include "common/base/problem.h"
 
 namespace attention {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/problem.h"
+#include "common/base/problem.h"
 #include "common/traffic/cost.h"
 
 namespace attention {

@@ -1,7 +1,7 @@
 #include <map>
 #include <utility>
 
-#include "common/harness/step.h"
+#include "common/step/step.h"
 
 namespace attention {
 

@@ -1,4 +1,4 @@
-#include "common/harness/npy.h"
+#include "common/base/npy.h"
 
 #include <unistd.h>
 
@@ -12,8 +12,8 @@
 #include <system_error>
 #include <type_traits>
 
-#include "common/harness/error.h"
-#include "common/harness/half.h"
+#include "common/base/error.h"
+#include "common/base/half.h"
 
 namespace attention {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "common/harness/error.h"
+#include "common/base/error.h"
 
 namespace attention {
 
