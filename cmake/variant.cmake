@@ -1,8 +1,7 @@
 # attn_add_variant(name step file old new [file old new ...]) adds the executable variants/name: `step` for the CPU executor alone,
 # built from a copy of steps/ and common/tile/ in which `old` in `file` has become `new`. `old` must stand in the file exactly
 # once, so that a change of the source cannot turn a mutant into the original without anyone noticing: then configuring stops.
-# The variants are compiled at -O1 and hold few tiles (attn_keep_few_tiles), those of the split product only where it is what changes:
-# that keeps their build short.
+# The variants hold tiles for head_dim up to 64 alone, which keeps their build short.
 set(ATTN_VARIANT_FOLDER ${CMAKE_BINARY_DIR}/variants)
 
 file(GLOB variant_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
@@ -32,30 +31,10 @@ function(attn_replace_once result text old new file)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-# The text of common/tile/shapes.h with the tiles for head_dim <= 64 alone, of fp32 (step06: fp16), the split product's too with
-# KEEP_SPLIT: most of a step's build is tiles.
-function(attn_keep_few_tiles result text)
-  string(REGEX REPLACE ",[ \n]*Tile<(float|half|Split<[A-Za-z]+>), [0-9]+, [0-9]+, (128|256), [^>]*>" "" text "${text}")
-  string(REGEX REPLACE ",[ \n]*Tile<bfloat16, [^>]*>" "" text "${text}")
-  string(REGEX REPLACE "TensorCore(Backward)?Tiles<(half|bfloat16)>" "TileList<>" text "${text}")
-  attn_replace_once(text "${text}" "Joined<ForwardTiles, MoreTiles>::type" "ForwardTiles" common/tile/shapes.h)
-  if(NOT "KEEP_SPLIT" IN_LIST ARGN)
-    string(REGEX REPLACE "Split(Backward)?Tiles, " "" text "${text}")
-  endif()
-  set(${result} "${text}" PARENT_SCOPE)
-endfunction()
-
 function(attn_add_variant name step)
   set(folder ${ATTN_VARIANT_FOLDER}/${name})
   foreach(source IN LISTS variant_sources)
     file(READ ${PROJECT_SOURCE_DIR}/${source} text)
-    if(source STREQUAL common/tile/shapes.h)
-      set(keep "")
-      if("common/tile/split_product.h" IN_LIST ARGV)  # it is what changes
-        set(keep KEEP_SPLIT)
-      endif()
-      attn_keep_few_tiles(text "${text}" ${keep})
-    endif()
     math(EXPR last "${ARGC} - 1")
     foreach(at RANGE 2 ${last} 3)
       math(EXPR old "${at} + 1")
@@ -73,7 +52,7 @@ function(attn_add_variant name step)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${folder}/${step}_cpu.cpp @ONLY)
   add_executable(${name} EXCLUDE_FROM_ALL ${folder}/${step}_cpu.cpp)
   target_include_directories(${name} BEFORE PRIVATE ${folder})
-  target_compile_definitions(${name} PRIVATE ATTN_DEVICE_CPU)
+  target_compile_definitions(${name} PRIVATE ATTN_DEVICE_CPU ATTN_LARGEST_HEAD_DIM=64)
   target_compile_options(${name} PRIVATE -O1)
   target_link_libraries(${name} PRIVATE harness_main harness)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${folder})
