@@ -4,7 +4,7 @@ it changes a header of common/, that header. EDITS is a file of edits:
     == rescale_left_out step04: words for other readers of the file (flags, what is expected)
     in tile.h                   the file that the next change is in; the step's own until then
     - $alpha = exp2_or_zero(    what stands there. Only its words count: not blanks, line ends and comments
-    + $alpha = (                what takes its place; nothing: it goes, with the comment and the line that were its own
+    + $alpha = (                what takes its place, and that of a comment behind it; nothing: its line goes too
 
 A name that begins with $ stands for any one name, the same throughout an edit, so that a renamed variable breaks nothing. `...` stands for
 whatever lies between, `#2` in front for the second place. Otherwise the text must stand in the file exactly once: an edit whose place
@@ -68,11 +68,11 @@ def find(text, pattern, names, file=""):
 
 def replace(text, pattern, new, names, file=""):
     begin, end = find(text, pattern, names, file)
-    if not new:  # nothing that speaks of it may stay
-        line = text.rfind("\n", 0, begin) + 1
-        rest = re.compile(r"[ \t]*(//[^\n]*)?(\n|\Z)").match(text, end)
-        if rest and not text[line:begin].strip():
-            return text[:line] + text[rest.end():]
+    comment = re.compile(r"[ \t]*//[^\n]*").match(text, end)
+    end = comment.end() if comment else end  # it speaks of what goes
+    line = text.rfind("\n", 0, begin) + 1
+    if not new and text[end:end + 1] == "\n" and not text[line:begin].strip():
+        return text[:line] + text[end + 1:]
     return text[:begin] + re.sub(r"\$[A-Za-z_]\w*", lambda name: names.get(name[0], name[0]), new) + text[end:]
 
 
@@ -129,7 +129,7 @@ def main(edits, name, source, out):
             old.unlink()
     for path, text in texts.items():
         copy(text, out / path)
-    copy(f'#include "{own}"\nnamespace {{\nconst bool registered = attention::register_step(attention::DeviceKind::cpu, attention::on_cpu::{step}::step());\n}}\n', out / "step.h")
+    copy(f'#pragma once\n#include "{own}"\nnamespace {{\nconst bool registered = attention::register_step(attention::DeviceKind::cpu, attention::on_cpu::{step}::step());\n}}\n', out / "edited_step.h")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ std::string describe_missing_dtype(const Step& step, const Problem& p) {
 
 std::string where_more_tiles_are(const Step& step, const std::vector<TileChoice>& choices) {
   if (choices.empty() || choices.front().left_out == 0) return "";
-  return fmt::format("; {} more are in <build folder>/tiles/{}: make {}-tiles", choices.front().left_out, step.id, step.id);
+  return fmt::format("; `make {}-tiles` builds it with {} more", step.id, choices.front().left_out);
 }
 
 TileShape choose_tile(const Options& options, const Step& step, const Problem& p) {
