@@ -202,7 +202,9 @@ def program_rows(folder, program, product, problem, device_flags, counters="off"
 def sweep(folder, problem):
     """(what step04 --sweep-tiles tells, why it does not, seconds)."""
     began = time.monotonic()
-    code, stdout, line = call([pathlib.Path(folder, "step04").resolve(), "--sweep-tiles", "--json", "-", *flags_of(problem), "--device", "gpu", "--check", "sample:64"])
+    swept = pathlib.Path(folder, "tiles", "step04")  # make step04-tiles, which make table asks for
+    swept = swept if swept.exists() else pathlib.Path(folder, "step04")
+    code, stdout, line = call([swept.resolve(), "--sweep-tiles", "--json", "-", *flags_of(problem), "--device", "gpu", "--check", "sample:64"])
     found = json.loads(stdout) if code == 0 else None
     return found, line or f"exit {code}", time.monotonic() - began
 
