@@ -1,6 +1,7 @@
 #include "common/harness/choose.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
