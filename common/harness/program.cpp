@@ -13,13 +13,13 @@ static void flush_output() {
   if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
 }
 
-const Step& any_step(const std::string& id) {
+const Step& any_step(const char* id) {
   for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::gpu})
     if (const Step* step = find_step(device, id)) return *step;
   throw Unsupported("this program has no kernels");
 }
 
-const Step& step_for(DeviceKind device, const std::string& id) {
+const Step& step_for(DeviceKind device, const char* id) {
   if (const Step* step = find_step(device, id)) return *step;
   throw Unsupported(any_step(id).id + (device == DeviceKind::gpu ? " has no GPU kernels in this build" : " runs on a GPU only: its products are a library's"));
 }
@@ -55,7 +55,7 @@ int program(const std::string& id, const std::function<void()>& run) {
       run();
       return 0;
     } catch (const CheckFailed& wrong) {
-      const std::string& to_do = any_step(id).if_wrong;
+      const std::string& to_do = any_step(id.c_str()).if_wrong;
       throw CheckFailed(wrong.what() + (to_do.empty() ? "" : "; " + to_do));
     } catch (const std::bad_alloc&) {
       throw DeviceFailure("out of host memory: choose a smaller --seqlen, --heads or --batch");
