@@ -27,7 +27,7 @@ demo: $(BUILD)/CMakeCache.txt
 	  $(MAKE) $$step; \
 	  [ $$step = step00 ] || ./$$step $(RUN_FLAGS) | grep -E '^(step|exact)' || true; \
 	done
-	@python3 plots/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
+	@python3 plots/tables/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
 
 steps: $(STEPS)
 
@@ -48,7 +48,7 @@ RESULTS_SUM := cat docs/results/*.json 2> /dev/null | cksum
 table: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS) $$($(CMAKE) --build $(BUILD) --target help | grep -ow yardstick | head -n 1)
 	@before=$$($(RESULTS_SUM)); \
-	python3 plots/speedup_table.py --run --folder $(BUILD) $(TABLE_FLAGS) || exit; \
+	python3 plots/measuring/measure.py --folder $(BUILD) $(TABLE_FLAGS) || exit; \
 	[ "$$before" = "$$($(RESULTS_SUM))" ] || $(MAKE) plots
 
 test: $(BUILD)/CMakeCache.txt
@@ -61,7 +61,7 @@ WITH_MATPLOTLIB := for python in $(PYTHONS); do $$python -c 'import matplotlib' 
 .PHONY: plots
 plots:
 	@python=$$($(WITH_MATPLOTLIB)) || { ./setup.sh plots; python=$$($(WITH_MATPLOTLIB)) || python=python3; }; \
-	$$python plots/draw_all.py $(RESULTS)
+	$$python plots/figures/draw_all.py $(RESULTS)
 
 $(BUILD)/CMakeCache.txt:
 	@./setup.sh

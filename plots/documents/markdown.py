@@ -1,12 +1,14 @@
-"""Markdown documents taken apart: code blocks, prose, links, headings. Shared by the checks of plots/check_docs.py."""
+"""Markdown documents taken apart: code blocks, prose, links, headings."""
 import dataclasses
 import re
 
 FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*(\S*)\s*$")
 INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 # [text](target) and ![text](target); the text may hold code, and a picture inside a link.
-LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\]|!\[[^\]]*\]\([^)]*\))*)\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
-REFERENCE = re.compile(r"^ {0,3}\[([^\]]+)\]:\s*<?(\S+?)>?\s*$", re.MULTILINE)
+LINK = re.compile(
+    r"!?\[((?:[^\[\]]|\[[^\]]*\]|!\[[^\]]*\]\([^)]*\))*)\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)"
+)
+REFERENCE = re.compile(r"^ {0,3}\[([^\]]+)\]:\s*<?(\S+?)>?(?:\s+\"[^\"]*\")?\s*$", re.MULTILINE)
 HTML_TARGET = re.compile(r"<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=\"([^\"]+)\"")
 HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -15,6 +17,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 @dataclasses.dataclass
 class Block:
     """A code block. `language` is the fence's word ("" without one), None for a block that is indented by four spaces."""
+
     line: int  # of the first line of code
     language: str | None
     code: list
@@ -25,7 +28,6 @@ class Link:
     line: int
     text: str
     target: str
-    span: tuple  # of the target, in its line (the text may have begun on an earlier one)
 
 
 class Document:
@@ -39,7 +41,7 @@ class Document:
         self.prose = ["" if code else line for line, code in zip(self.lines, self.in_code)]
 
     def _find_blocks(self):
-        fence, block, list_indent = None, None, 0
+        fence, block, list_indent = None, None, False
         for number, line in enumerate(self.lines, 1):
             match = FENCE.match(line)
             if fence is not None:
@@ -67,13 +69,13 @@ class Document:
                 self.blocks.append(block)
                 self.in_code[number - 1] = True
             elif re.match(r"^\s*(?:[-*+]|\d+\.)\s", line):
-                list_indent = 1
+                list_indent = True
             elif line.strip() and not line.startswith(" "):
-                list_indent = 0
+                list_indent = False
         if fence is not None:
             raise ValueError(f"{self.name}:{self.blocks[-1].line - 1}: a code fence without its end")
 
-    def chunks(self):
+    def paragraphs(self):
         """(first line, text) of the stretches of prose between blank lines: what a link or inline code may run on in."""
         start, held = None, []
         for number, line in enumerate([*self.prose, ""], 1):
@@ -85,22 +87,24 @@ class Document:
 
     def inline_code(self):
         """(line, code)."""
-        for start, text in self.chunks():
-            yield from ((start + text.count("\n", 0, match.start()), " ".join(match[2].split())) for match in INLINE_CODE.finditer(text))
+        for start, text in self.paragraphs():
+            for match in INLINE_CODE.finditer(text):
+                yield start + text.count("\n", 0, match.start()), " ".join(match[2].split())
 
     def links(self):
-        for start, text in self.chunks():
+        """Links of all kinds, pictures and the definitions of reference links among them."""
+        for start, text in self.paragraphs():
             code = [match.span() for match in INLINE_CODE.finditer(text)]
             found = []
             for match in LINK.finditer(text):
                 if not any(begin <= match.start() < end for begin, end in code):
-                    found.append((match[1], match[2], match.span(2)))
-                    found += [(picture[1], picture[2], (match.start(1) + picture.start(2), match.start(1) + picture.end(2))) for picture in LINK.finditer(match[1])]
+                    found.append((match.start(2), match[1], match[2]))
+                    pictures = LINK.finditer(match[1])
+                    found += [(match.start(1) + picture.start(2), picture[1], picture[2]) for picture in pictures]
             for pattern, group in ((REFERENCE, 2), (HTML_TARGET, 1)):
-                found += [("", match[group], match.span(group)) for match in pattern.finditer(text)]
-            for words, target, (begin, end) in found:
-                line_start = text.rfind("\n", 0, begin) + 1
-                yield Link(start + text.count("\n", 0, begin), words, target, (begin - line_start, end - line_start))
+                found += [(match.start(group), "", match[group]) for match in pattern.finditer(text)]
+            for at, words, target in found:
+                yield Link(start + text.count("\n", 0, at), words, target)
 
     def headings(self):
         """(line, level, text)."""
@@ -118,16 +122,3 @@ class Document:
             yield slug if seen[slug] == 0 else f"{slug}-{seen[slug]}"
         for match in re.finditer(r"<\w+[^>]*\b(?:id|name)=\"([^\"]+)\"", "\n".join(self.prose)):
             yield match[1]
-
-    def paragraphs(self):
-        """(first line, heading it stands under, text) of the prose, split at blank lines and code; comments and inline code are kept."""
-        heading, start, held = "", None, []
-        for number, line in enumerate([*self.prose, ""], 1):
-            match = HEADING.match(line)
-            if match or not line.strip():
-                if held:
-                    yield start, heading, "\n".join(held)
-                start, held = None, []
-                heading = match[2] if match else heading
-            else:
-                start, held = start or number, [*held, line]

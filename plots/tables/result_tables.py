@@ -1,12 +1,12 @@
 """The tables and single figures that are made from results: as cells, as text, as Markdown. No figure in here is anything but a
 row's or the quotient of two rows'. Needs the standard library only."""
 import math
+import statistics
 
-from results import CONFIGURATION, TENSOR_CORES, ResultsError, at, beside, name_of, on_product, one_row, one_sweep, rows, tile_product
-from steps_table import bytes_text
+from plots.programs import TENSOR_CORES
+from plots.results import CONFIGURATION, ResultsError, at, beside, name_of, on_product, one_row, one_sweep, place, rows, tile_product
+from plots.script import bytes_text
 
-STEPS = ("step01", "step02", "step03", "step04", "step05 forward", "step05 standard backward", "step05 recompute backward", "step06", "step07", "step08")
-ORDER = (*STEPS, *(on_product(method, TENSOR_CORES) for method in STEPS), "yardstick", "eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
 # What a row's speedup is quoted over: (method, heading). "over step01" stands beside the others, never alone.
 OVER = {"forward": (("step02", "over step02"), ("yardstick", "over cuBLAS"), ("eager", "over eager"), ("step01", "over step01")),
         "backward": (("step05 standard backward", "over standard"), ("eager", "over eager"))}
@@ -15,10 +15,6 @@ BYTES_PER_ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 # ---- cells --------------------------------------------------------------------------------------------------------------------
-
-
-def place(row):
-    return ORDER.index(name_of(row)) if name_of(row) in ORDER else len(ORDER)
 
 
 def label(row):
@@ -140,12 +136,11 @@ def class_table(results, over, **wanted):
 
 
 def exponent(points):
-    """The least-squares slope of log(bytes) against log(N): the k of N^k. None with fewer than two points."""
+    """The least-squares slope of log(bytes) against log(N): the k of N^k. None with fewer than two N."""
     points = [(math.log(n), math.log(count)) for n, count in points if count]
     if len({x for x, _ in points}) < 2:
         return None
-    mean_x, mean_y = (sum(values) / len(points) for values in zip(*points))
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    return statistics.linear_regression(*zip(*points)).slope
 
 
 def article_table(results, **wanted):
@@ -199,14 +194,6 @@ def growth(results, row):
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------------------
-
-
-def text(lines):
-    """Lines of a terminal's table; the last cell of a short line runs on."""
-    widths = [max(len(line[column]) for line in lines if len(line) == len(lines[0]) or column < len(line) - 1) for column in range(len(lines[0]))]
-    for line in lines:
-        yield "  ".join(cell if len(line) < len(lines[0]) and n == len(line) - 1 else cell.ljust(width) if n == 0 else cell.rjust(width)
-                        for n, (cell, width) in enumerate(zip(line, widths))).rstrip()
 
 
 def markdown(lines):

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Checks README.md and docs/: what they link to exists, what they quote is there, what they show runs, and no figure is typed.
+"""Checks README.md and docs/: what they link to exists, what they quote is there, what they show runs, and every measured
+figure is that of docs/results.
 
-    python3 plots/check_docs.py                    # all checks; the programs are taken from build/
-    python3 plots/check_docs.py --fix              # first moves code anchors to the lines where the quoted code now stands
-    python3 plots/check_docs.py --only links code  # some of them
+    python3 plots/documents/check_docs.py                    # all checks; the programs are taken from build/
+    python3 plots/documents/check_docs.py --only links code  # some of them
+    python3 plots/documents/check_docs.py --write            # fills the figures and tables from docs/results, and ends
 
-links     a link's file, heading or line exists, and README.md leads to every document
-code      a link to a line, [`code`](../steps/step04_online_softmax.cu#L44), shows that code
-commands  a ```sh block runs on the CPU executor, and a plain block after it holds lines of its output; any other command that is shown
-          (```console, indented, in backticks) is one that the programs, make and the scripts accept
-figures   what stands between markers follows from docs/results (as plots/speedup_table.py --check)
-typed     no time, rate or speedup is typed by hand: it stands between markers, or in a paragraph with <!-- typed: reason -->
+links     a link's file or heading exists, and README.md leads to every document
+code      a link to a source, [`code`](../steps/step04_online_softmax.cu), quotes code that stands there
+commands  a ```sh block runs on the CPU executor, and a plain block after it holds lines of its output; any other command that
+          is shown (```console, indented, in backticks) is one that the programs, make and the scripts accept
+figures   tables between markers, and the figures that are links to their rows, follow from docs/results to the last digit
+typed     a time or rate in prose is such a link, or its paragraph says where it is from: <!-- typed: reason -->
 
 One line per fault, "file:line: what". Exit codes: 0 ok, 1 a fault, 2 bad arguments.
 """
-import argparse
 import os
 import pathlib
 import re
@@ -26,23 +26,22 @@ import tempfile
 import time
 import urllib.parse
 
-import result_markers
-from documents import COMMENT, INLINE_CODE, Document
-from results import ResultsError, load
-from script import OneLineParser, write_whole
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from plots.documents import measured
+from plots.documents.markdown import COMMENT, INLINE_CODE, Document
+from plots.results import ResultsError, load, readable
+from plots.script import REPOSITORY, OneLineParser, call, end_with, last_line, read_text
 
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 CHECKS = ("links", "code", "commands", "figures", "typed")
-LINES = re.compile(r"L(\d+)(?:-L?(\d+))?$")
 PROGRAM = re.compile(r"(?:step\d\d|exercise\d\d|hunt\d+|playground|yardstick)$")
 SECONDS = 120  # for one block
 
 
 def read_documents(root):
-    return {path: Document(str(path.relative_to(root)), path.read_text()) for path in result_markers.documents(root)}
+    return {path: Document(str(path.relative_to(root)), read_text(path)) for path in measured.documents(root)}
 
 
-# ---- links and code anchors ---------------------------------------------------------------------------------------------------
+# ---- links and quoted code ----------------------------------------------------------------------------------------------
 
 
 def external(target):
@@ -68,13 +67,7 @@ def check_links(root, documents):
                 continue
             if file.suffix == ".md":
                 linked[path].add(file)
-            lines = LINES.match(fragment)
-            if not fragment:
-                continue
-            if lines and file.suffix != ".md":
-                if max(int(n) for n in lines.groups() if n) > len(file.read_text().splitlines()):
-                    yield where + "the file has no such line"
-            elif file.suffix != ".md" or fragment not in Document(file.name, file.read_text()).slugs():
+            if fragment and (file.suffix != ".md" or fragment not in Document(file.name, read_text(file)).slugs()):
                 yield where + "the file has no such heading"
     start = root / "README.md"
     reached, open_ends = {start}, [start]
@@ -83,54 +76,25 @@ def check_links(root, documents):
             if file not in reached:
                 reached.add(file)
                 open_ends.append(file)
-    yield from (f"{documents[path].name}:1: no link leads here from README.md" for path in documents if path not in reached)
+    lost = (documents[path].name for path in documents if path not in reached)
+    yield from (f"{name}:1: no link leads here from README.md" for name in lost)
 
 
 def squeezed(text):
     return "".join(text.split())
 
 
-def places(file, code, length):
-    """The first lines at which `code` stands within `length` lines of the file."""
-    lines = [squeezed(line) for line in file.read_text().splitlines()]
-    return [n + 1 for n in range(len(lines) - length + 1) if code in "".join(lines[n:n + length])]
-
-
-def check_code(root, documents, fix):
-    """With `fix` the faults that can be mended are mended in the files, and not told."""
+def check_code(root, documents):
+    """A link whose words are code alone quotes its file. A file's own name is no quotation."""
     for path, document in documents.items():
-        moved = []
         for link in document.links():
-            file, fragment = target_of(path, link) if not external(link.target) else (None, "")
-            lines = LINES.match(fragment)
-            if not lines or file.suffix == ".md" or not file.is_file():
-                continue
-            where = f"{document.name}:{link.line}: {link.target}: "
-            code = INLINE_CODE.search(link.text)
-            if not code:
-                yield where + "the link's text is no code in backticks, so nobody can tell whether the line is the right one"
+            file, _ = target_of(path, link) if not external(link.target) else (path, "")
+            code = INLINE_CODE.fullmatch(link.text.strip())
+            if not code or file.suffix in (".md", ".svg", ".json") or not file.is_file():
                 continue
             quoted = " ".join(code[2].split())
-            first, last = int(lines[1]), int(lines[2] or lines[1])
-            found = places(file, squeezed(quoted), last - first + 1)
-            if first in found:
-                continue
-            nearest = sorted(found, key=lambda line: abs(line - first))[:2]
-            if not found:
-                yield where + f"no line there has `{quoted}`"
-            elif len(nearest) == 2 and abs(nearest[0] - first) == abs(nearest[1] - first):
-                yield where + f"`{quoted}` is not there; it stands at lines {nearest[0]} and {nearest[1]}: choose"
-            elif not fix:
-                yield where + f"`{quoted}` is not there; it stands at line {nearest[0]} (--fix moves the link)"
-            else:
-                new = f"#L{nearest[0]}" + (f"-L{nearest[0] + last - first}" if lines[2] else "")
-                moved.append((link, link.target.partition("#")[0] + new))
-        if moved:
-            lines = document.text.split("\n")
-            for link, target in sorted(moved, key=lambda move: move[0].span, reverse=True):  # from the right, so that spans stay
-                begin, end = link.span
-                lines[link.line - 1] = lines[link.line - 1][:begin] + target + lines[link.line - 1][end:]
-            write_whole(path, "\n".join(lines))
+            if quoted not in str(file) and squeezed(quoted) not in squeezed(read_text(file)):
+                yield f"{document.name}:{link.line}: `{quoted}` does not stand in {file.relative_to(root)} any more"
 
 
 # ---- commands -------------------------------------------------------------------------------------------------------------------
@@ -164,7 +128,7 @@ class Workshop:
         (self.folder / "build").symlink_to(programs)
         shims = pathlib.Path(self.holder.name) / "bin"
         shims.mkdir()
-        (shims / "make").write_text(MAKE)
+        (shims / "make").write_text(MAKE, encoding="utf-8")
         (shims / "make").chmod(0o755)
         self.make = shutil.which("make")
         # The executor, whatever this machine has; and no figures of a GPU.
@@ -182,7 +146,9 @@ class Workshop:
     def run(self, command, **options):
         """(exit code, output and errors together)."""
         try:
-            done = subprocess.run(command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, **options)
+            done = subprocess.run(
+                command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", timeout=SECONDS, **options)
         except subprocess.TimeoutExpired:
             return None, f"ran for more than {SECONDS} s"
         return done.returncode, done.stdout
@@ -260,7 +226,8 @@ class Shown:
 
     def __init__(self, root, workshop):
         self.root, self.workshop, self.known = root, workshop, {}
-        self.flags_of_scripts = "\n".join(path.read_text() for folder in ("plots", "tests") for path in sorted((root / folder).rglob("*.py")))
+        self.flags_of_scripts = "\n".join(
+            read_text(path) for folder in ("plots", "tests") for path in sorted((root / folder).rglob("*.py")))
 
     def complaint(self, words):
         key = tuple(words)
@@ -273,8 +240,8 @@ class Shown:
         targets = [word for word in words if re.fullmatch(r"[a-z]+\d*", word)]
         if not self.workshop.make or not targets:
             return None
-        done = subprocess.run([self.workshop.make, "-n", *targets], cwd=self.root, capture_output=True, text=True)
-        return done.stderr.strip().split("\n")[-1] if "No rule to make target" in done.stderr else None
+        _, _, errors = call([self.workshop.make, "-n", *targets], cwd=self.root)
+        return last_line(errors) if "No rule to make target" in errors else None
 
     def of_script(self, words):
         if not words or not SCRIPT.match(words[0]):
@@ -328,23 +295,26 @@ def commands_in(documents, workshop, shown, told):
     told(f"{len(blocks)} blocks run, {len(shown.known)} other commands looked at")
 
 
-# ---- figures --------------------------------------------------------------------------------------------------------------------
+# ---- figures ----------------------------------------------------------------------------------------------------------
 
 
-def check_figures(root):
+def stored_results(root):
+    return sorted((root / "docs" / "results").glob("*.json"))
+
+
+def check_figures(root, write=False):
     try:
-        yield from result_markers.renew(root, load(sorted((root / "docs" / "results").glob("*.json"))), write=False)
+        with readable(stored_results(root)):
+            yield from measured.renew(root, load(stored_results(root)), write)
     except ResultsError as error:
         yield str(error)
 
 
 NUMBER = r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?"
-BEFORE_UNIT = NUMBER + r"(?:\s*(?:-|–|to|and|or)\s*\d[\d,.]*)?\s*"
-TIME_OR_RATE = re.compile(BEFORE_UNIT + r"(?:ms|µs|us|ns|[kMGT]B/s|[GTP]FLOP/s|[GTP]FLOPS)\b"
-                          "|" + NUMBER + r"\s*(?:x|×|times|%)\s+(?:faster|slower|as (?:fast|slow|long)|(?:of )?(?:the|its|their) (?:time|speed)|less time|more time)\b"
-                          "|" + NUMBER + r"x\s+(?:over|the speed|PyTorch|eager)\b")
-SIZE_OR_RATIO = re.compile(BEFORE_UNIT + r"(?:(?:[kMGT]B|x|times)\b|×(?!\s*\d)|%)")
-MEASURED = re.compile(r"^(?!how |what is |what was ).*(?:measured|surpris|\bH200\b)", re.IGNORECASE)  # a heading that promises measurements
+TIME_OR_RATE = re.compile(
+    NUMBER + r"(?:\s*(?:-|–|to|and|or)\s*\d[\d,.]*)?\s*(?:ms|µs|us|ns|[kMGT]B/s|[GTP]FLOP/s|[GTP]FLOPS)\b"
+    "|" + NUMBER + r"\s*(?:x|×|times|%)\s+(?:faster|slower|as (?:fast|slow|long)|less time|more time)\b"
+    "|" + NUMBER + r"x\s+(?:over|the speed|PyTorch|eager)\b")
 TYPED = re.compile(r"<!-- typed: *(.*?) *-->", re.DOTALL)
 
 
@@ -353,63 +323,36 @@ def blanked(text, pattern):
     return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
-def typed_in(document):
-    """(line, what) of the figures that stand in the document and not between markers."""
-    visible = Document(document.name, blanked(document.text, result_markers.MARKER))
-    for start, heading, paragraph in visible.paragraphs():
-        without_code = blanked(paragraph, INLINE_CODE)
-        allowed, text = TYPED.search(without_code), blanked(without_code, COMMENT)
-        found = [(match.start(), match[0]) for pattern in (TIME_OR_RATE, *([SIZE_OR_RATIO] if MEASURED.search(heading) else [])) for match in pattern.finditer(text)]
-        found += bare_cells(text)
-        line = lambda at: start + paragraph.count("\n", 0, at)
-        if allowed and not allowed[1]:
-            yield line(allowed.start()), "typed: without a reason"
-        elif allowed and not found:
-            yield line(allowed.start()), "typed: allows nothing: no figure stands in this paragraph"
-        elif not allowed and found:
-            at, what = min(found)
-            yield line(at), f"{' '.join(what.split())!r} is typed: take it from docs/results by a marker, or say where it is from (<!-- typed: reason -->)"
-    for block in visible.blocks:
-        text = "\n".join(block.code)
-        if block.language in ("", "console") and TIME_OR_RATE.search(text) and not re.search(r"emulat|CPU executor", text) and not ran_before(visible, block):
-            yield block.line, "a time or rate in a block that is no output of the executor: fill it by a marker (results:profile)"
-
-
-def ran_before(document, block):
-    """Is this block the output that a ```sh block is checked against?"""
-    return any(other.language == "sh" and shown_output(document, other) is block for other in document.blocks)
-
-
-def bare_cells(text):
-    """Numbers without a unit in a table whose heading has one: (place, cell)."""
-    lines = text.split("\n")
-    heading = next((n for n, line in enumerate(lines[:-1]) if line.lstrip().startswith("|") and re.match(r"\s*\|[\s:|-]+\|\s*$", lines[n + 1])), None)
-    if heading is None or not re.search(r"\bms\b|FLOP/s|B/s|\bspeedup\b", lines[heading]):
-        return []
-    place = sum(len(line) + 1 for line in lines[:heading + 2])
-    return [(place + match.start(1), match[1]) for match in re.finditer(r"\|\s*(\d[\d.,]*x?)\s*(?=\|)", "\n".join(lines[heading + 2:]))]
-
-
 def check_typed(documents):
     for document in documents.values():
-        for line, what in typed_in(document):
-            yield f"{document.name}:{line}: {what}"
+        visible = Document(document.name, blanked(document.text, measured.BLOCK))
+        for start, paragraph in visible.paragraphs():
+            prose = blanked(blanked(paragraph, INLINE_CODE), measured.FIGURE)
+            source, found = TYPED.search(prose), TIME_OR_RATE.search(blanked(prose, COMMENT))
+            if found and not (source and source[1]):
+                line = start + paragraph.count("\n", 0, found.start())
+                yield (f"{document.name}:{line}: {' '.join(found[0].split())!r} is typed: make it a link to its row of docs/results, "
+                       "or say where it is from (<!-- typed: reason -->)")
 
 
-# ---- command line ---------------------------------------------------------------------------------------------------------------
+# ---- command line -----------------------------------------------------------------------------------------------------
 
 
 def main(arguments=None):
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("--root", type=pathlib.Path, default=REPOSITORY, help="the repository (this one)")
     parser.add_argument("--folder", type=pathlib.Path, help="where the executables are (build)")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, help="(all)")
-    parser.add_argument("--fix", action="store_true", help="move code anchors to where their code stands")
+    parser.add_argument("--write", action="store_true", help="fill the figures and tables from docs/results, check nothing")
     parser.add_argument("--verbose", action="store_true", help="tell what each block took")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     programs = (options.folder or root / "build").resolve()
     told = print if options.verbose else lambda text: None
+    if options.write:
+        with readable(stored_results(root)):
+            told(f"{len(measured.renew(root, load(stored_results(root)), write=True))} figures and lines of tables rewritten")
+        return 0
     try:
         documents = read_documents(root)
     except ValueError as error:
@@ -418,19 +361,19 @@ def main(arguments=None):
         parser.error(f"{root}: has no README.md")
     if "commands" in options.only and not (programs / "step04").exists():
         parser.error(f"{programs}: has no step04; build first, or leave out commands with --only")
-    faults = []
-    if options.fix:
-        faults += check_code(root, documents, fix=True)
-        documents = read_documents(root)
-    checks = {"links": lambda: check_links(root, documents), "code": lambda: check_code(root, documents, fix=False), "commands": lambda: check_commands(root, documents, programs, told),
-              "figures": lambda: check_figures(root), "typed": lambda: check_typed(documents)}
-    for name in options.only:
-        faults += checks[name]()
-    for fault in dict.fromkeys(faults):
+    checks = {
+        "links": lambda: check_links(root, documents),
+        "code": lambda: check_code(root, documents),
+        "commands": lambda: check_commands(root, documents, programs, told),
+        "figures": lambda: check_figures(root),
+        "typed": lambda: check_typed(documents),
+    }
+    faults = dict.fromkeys(fault for name in options.only for fault in checks[name]())
+    for fault in faults:
         print(fault)
-    told(f"{len(documents)} documents, {len(set(faults))} faults")
-    sys.exit(1 if faults else 0)
+    told(f"{len(documents)} documents, {len(faults)} faults")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)
