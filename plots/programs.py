@@ -50,6 +50,7 @@ def products_of(program, dtype):
     return tuple(program["products"][dtype]) if dtype == "fp32" else (None,)
 
 
-def takes_head_dim(program, dtype, head_dim):
-    served = program["head_dims"][dtype]
-    return head_dim in served["only"] if "only" in served else head_dim <= served["any_up_to"]
+def runs_on(program, capability):
+    """Whether a program has kernels for a GPU of this compute capability, 90 for 9.0."""
+    gpu = program["devices"]["gpu"]
+    return gpu["compiled"] and gpu.get("capability_exactly", capability) == capability >= gpu.get("capability_at_least", 0)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Bytes by step: what each step is expected to move through HBM at N = 4096, stacked by tensor, and what the counters measured.
 
-    python3 plots/figure_bytes.py docs/results/nvidia-h200.json --out docs/figures
+    python3 plots/figures/figure_bytes.py docs/results/nvidia-h200.json --out docs/figures
 
 One picture per pass and head_dim, not causal. On the right the same bars magnified until the small ones can be seen.
 """
+import pathlib
 import sys
 
-import figure_style as style
-from steps_table import bytes_text
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from plots.figures import figure_style as style
+from plots.script import bytes_text, end_with
 
 # N x N tensors in warm colours, the rest in cool ones; a gradient is hatched like nothing else.
 TENSORS = {"Q": (style.SKY, ""), "K": (style.GREEN, ""), "V": (style.BLUE, ""), "O": ("#FFFFFF", ""), "LSE": (style.BLACK, ""), "delta": ("#666666", ""),
@@ -95,4 +97,4 @@ def bars(ax, rows, limit, labelled, notes):
 
 
 if __name__ == "__main__":
-    sys.exit(style.main([draw], __doc__))
+    end_with(lambda: style.main([draw], __doc__))

@@ -1,32 +1,40 @@
 #!/usr/bin/env python3
-"""The roofline of this GPU as step00 measured it, with each kernel on it: FLOPs per HBM byte against FLOPs per second.
+"""The roofline of this GPU as step00 measured it, with each method on it: FLOPs per HBM byte against FLOPs per second.
 
-    python3 plots/figure_roofline.py docs/results/nvidia-h200.json --out docs/figures
+    python3 plots/figures/figure_roofline.py docs/results/nvidia-h200.json --out docs/figures
 
-One picture per dtype, in fp32 one per product (--product); executed FLOPs, N = 4096, not causal. A filled marker stands at the expected bytes, a hollow one at the measured.
+One picture per dtype, in fp32 one per product (--product); executed FLOPs, N = 4096, not causal. A filled marker stands at the
+expected bytes, a hollow one at the measured.
 """
 import dataclasses
 import math
+import pathlib
 import sys
 
-import figure_style as style
-from results import CUDA_CORES, TENSOR_CORES, on_product, tile_product
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from plots.figures import figure_style as style
+from plots.programs import CUDA_CORES, TENSOR_CORES
+from plots.results import on_product, tile_product
+from plots.script import end_with
 
-# What multiplies, step00's name of its rate, and how many of its FLOPs make one of the attention's.
-CEILINGS = {("fp32", CUDA_CORES): ("CUDA cores", "ffma_fp32", 1), ("fp32", TENSOR_CORES): ("tensor cores, three products for one", "mma_fp16", 3),
-            ("fp16", None): ("tensor cores", "mma_fp16", 1), ("bf16", None): ("tensor cores", "mma_bf16", 1)}
-SAME_PLACE = 1.15  # kernels of one method that lie this close share a label
+# step00's names of the rates of what multiplies, and how many of its FLOPs make one of the attention's.
+CEILINGS = {
+    ("fp32", CUDA_CORES): ({"CUDA cores": "ffma_fp32"}, 1),
+    ("fp32", TENSOR_CORES): ({"tensor cores, three products for one": "mma_fp16"}, 3),
+    ("fp16", None): ({"warpgroup products": "wgmma_fp16", "tensor cores": "mma_fp16"}, 1),
+    ("bf16", None): ({"warpgroup products": "wgmma_bf16", "tensor cores": "mma_bf16"}, 1),
+}
+PASSES = ("forward", "backward")
 
 
 @dataclasses.dataclass
 class Point:
     label: str
     method: str
-    kernel: bool         # one of a method's several kernels; else all of the method
-    tflops: float        # executed FLOPs over the time
-    expected: float      # FLOPs per byte, None where the bytes are not known
+    tflops: float  # executed FLOPs over the time
+    expected: float  # FLOPs per byte, None where the bytes are not known
     measured: float
-    at_least: bool       # the expected bytes are a lower bound, so the FLOPs per byte an upper one
+    at_least: bool  # the expected bytes are a lower bound, so the FLOPs per byte an upper one
 
     @property
     def right(self):
@@ -34,81 +42,104 @@ class Point:
 
 
 def draw(results):
-    return {f"roofline-{dtype}{'-' + TENSOR_CORES if product == TENSOR_CORES else ''}": picture(results, dtype, product) for dtype, product in CEILINGS}
+    name = lambda dtype, product: f"roofline-{dtype}{'-' + TENSOR_CORES if product == TENSOR_CORES else ''}"
+    return {name(dtype, product): picture(results, dtype, product) for dtype, product in CEILINGS}
 
 
 def picture(results, dtype, product=None):
-    """`product`: of fp32's rows those on CUDA cores or those on tensor cores; PyTorch's stand beside the first."""
-    device = results.get("device")
+    """`product`: of fp32's rows those on CUDA cores or those on tensor cores."""
+    device, absent = results.get("device"), {}
     if not device:
         return f"the results do not hold what step00 measured ({results.get('device_reason') or 'no reason given'})"
     what = on_product(dtype, product)
-    panels, absent = {}, {}
-    for which in ("forward", "backward"):
-        for (of, head_dim), rows in style.headline(results, which, causal=False).items():
-            if of == dtype:
-                panels.setdefault(head_dim, []).extend(point for method in style.order(rows) if rows[method]["product"] == product or (product == CUDA_CORES and not rows[method]["ours"])
-                                                         for point in points_of(rows[method], absent))
-    panels = {head_dim: points for head_dim, points in sorted(panels.items()) if points}
+    panels = panels_of(results, dtype, product, absent)
     if not panels:
         return f"no {what} row with N {style.HEADLINE_SEQLEN} has a time, FLOPs and bytes"
-
-    figure = style.new_figure(5)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for ax, (head_dim, points) in zip(axes, panels.items()):
-        panel(ax, device, dtype, product, head_dim, points)
-        ax.set_title(f"{what}, d {head_dim}")
+    passes = [which for which in PASSES if any(which == of for of, _ in panels)]
+    head_dims = sorted({head_dim for _, head_dim in panels})
+    figure = style.new_figure(0.6 + 3.4 * len(passes))
+    axes = figure.subplots(len(passes), len(head_dims), squeeze=False)
+    for line, which in zip(axes, passes):
+        for ax, head_dim in zip(line, head_dims):
+            panel(ax, device, dtype, product, head_dim, panels.get((which, head_dim), []))
+            ax.set_title(f"{what}, d {head_dim}, {which}")
+        line[0].set_ylabel("executed TFLOP/s")
+    for ax in axes[-1]:
         ax.set_xlabel("executed FLOPs per HBM byte")
-    axes[0].set_ylabel("executed TFLOP/s")
-    figure.suptitle(f"{results['gpu']}: roofline, N {style.HEADLINE_SEQLEN}; filled: expected bytes, hollow: measured, small: one of several kernels", x=0.01, ha="left")
+    title = f"{results['gpu']}: roofline, N {style.HEADLINE_SEQLEN}; filled: expected bytes, hollow: measured"
+    figure.suptitle(title, x=0.01, ha="left")
     style.footnotes(figure, [f"not drawn, {why}: {', '.join(dict.fromkeys(labels))}" for why, labels in absent.items()])
     return figure
 
 
-def points_of(row, absent):
-    """The Points of a row and of its kernels; labels of what cannot be placed go to absent[reason]."""
+def panels_of(results, dtype, product, absent):
+    """{(pass, head_dim): Points} of our rows. Labels of what cannot be placed go to absent[reason]; so does what is faster than
+    every rate that step00 measured: its roof is not in these results."""
+    panels = {}
+    for which in PASSES:
+        for (of, head_dim), rows in style.headline(results, which, causal=False).items():
+            ours = {name: row for name, row in rows.items() if row["ours"] and row["product"] == product}
+            if of != dtype or not ours:
+                continue
+            points = [point for name in style.order(ours) if (point := point_of(ours[name], absent))]
+            rates = roof(results["device"], dtype, product, head_dim, points) if results.get("device") else []
+            top = max((rate for _, rate in rates), default=math.inf)
+            for point in points:
+                if point.tflops > top:
+                    absent.setdefault("above the rates that these results hold of step00", []).append(f"{point.label} (d {head_dim})")
+            placed = [point for point in points if point.tflops <= top]
+            if placed:
+                panels[which, head_dim] = placed
+    return panels
+
+
+def point_of(row, absent):
+    label = f"{row['method']} (d {row['head_dim']})"
     why = style.why_no_time(row)
+    flops, expected, measured = (row["flops"] or {}).get("executed"), row["hbm_expected_bytes"], row["hbm_measured_bytes"]
+    if not why and not (flops and (expected or measured)):
+        why = "executed FLOPs or HBM bytes are not in the results"
     if why:
-        absent.setdefault(why, []).append(f"{row['method']} (d {row['head_dim']}, {row['pass']})")
-        return []
-    entries = [(row["method"].removesuffix(" backward"), (row["flops"] or {}).get("executed"), row["time"]["median_ms"], row)]
-    if row["ours"] and len(row["kernels"] or []) > 1:
-        entries += [(f"{row['method'].removesuffix(' backward').split()[-1]} {kernel['name']}", kernel.get("executed_flops"), kernel["time_ms"], kernel) for kernel in row["kernels"]]
-    points = []
-    for label, flops, ms, of in entries:
-        expected, measured = of["hbm_expected_bytes"], of["hbm_measured_bytes"]
-        missing = [name for name, value in (("executed FLOPs", flops), ("time", ms), ("HBM bytes", expected or measured)) if not value]
-        if flops == 0:
-            absent.setdefault("no products, so no FLOPs", []).append(label)
-        elif missing:
-            absent.setdefault(f"{' and '.join(missing)} not in the results", []).append(label)
-        else:
-            points.append(Point(label, row["method"], of is not row, flops / ms / 1e9, expected and flops / expected, measured and flops / measured, bool(of.get("hbm_at_least"))))
-    return points
+        absent.setdefault(why, []).append(label)
+        return None
+    place = [of and flops / of for of in (expected, measured)]
+    return Point(style.short(row["method"]), row["method"], flops / row["time"]["median_ms"] / 1e9, *place, row["hbm_at_least"])
+
+
+def roof(device, dtype, product, head_dim, points):
+    """[(what multiplies, TFLOP/s)], the highest first; the last is our own tile product."""
+    keys, flops = CEILINGS[dtype, product]
+    rates = [(what, device["flops_per_second"].get(key)) for what, key in keys.items()]
+    tiles = tile_product(device, dtype, head_dim, product)
+    rates = [(what, rate / flops / 1e12) for what, rate in rates if rate]
+    return rates + ([("our tile product", tiles["flops_per_second"] / 1e12)] if tiles else [])
 
 
 def panel(ax, device, dtype, product, head_dim, points):
     """The roof, the points, their names. Rates in TFLOP/s, so the bandwidth in bytes per picosecond."""
+    if not points:
+        return ax.set_axis_off()
     bandwidth = device["bytes_per_second"]["hbm_copy"] / 1e12
-    unit, key, flops = CEILINGS[dtype, product]
-    rate, tiles = device["flops_per_second"][key], tile_product(device, dtype, head_dim, product)
-    ceilings = ([(unit, rate / flops / 1e12, "-")] if rate else []) + ([("our tile product", tiles["flops_per_second"] / 1e12, "--")] if tiles else [])
-    top = max([rate for _, rate, _ in ceilings] + [point.tflops for point in points])
-    left = min(x for point in points for x in (point.expected, point.measured) if x) / 2.5
-    right = max(max(point.right for point in points), top / bandwidth) * 50
-    bottom = min(min(point.tflops for point in points), left * bandwidth) / 2.5
-
+    ceilings = roof(device, dtype, product, head_dim, points)
+    top = max([rate for _, rate in ceilings] + [point.tflops for point in points])
+    left = min(*(x / 2.5 for point in points for x in (point.expected, point.measured) if x), top / bandwidth / 6)
+    right = max(max(point.right for point in points), top / bandwidth) * 20
+    bottom = min(min(point.tflops for point in points), left * bandwidth) / 2
     ax.plot([left, top / bandwidth], [left * bandwidth, top], color=style.BLACK, linewidth=1.2)
-    for n, (text, rate, line) in enumerate(ceilings):
-        ax.plot([rate / bandwidth, right], [rate, rate], color=style.BLACK, linestyle=line, linewidth=0.9 if n else 1.2)
-        ax.annotate(f"{text}: {style.number(rate)} TFLOP/s", (right, rate), (-2, -3 if n else 3), textcoords="offset points", ha="right", va="top" if n else "bottom", fontsize=8)
+    for n, (what, rate) in enumerate(ceilings):
+        ax.plot([rate / bandwidth, right], [rate, rate], color=style.BLACK, linestyle="--" if n else "-", linewidth=0.9 if n else 1.2)
+    told = [f"{'dashed: ' if n else ''}{what} {style.number(rate)}" for n, (what, rate) in enumerate(ceilings)]
+    if told:
+        where = {"textcoords": "offset points", "va": "bottom", "ha": "right", "fontsize": 8}
+        ax.annotate(", ".join(told), (right, ceilings[0][1]), (-2, 3), **where)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(left, right)
     ax.set_ylim(bottom, top * 2)
     middle = math.sqrt(left * top / bandwidth)
-    ax.text(middle / 1.12, middle * bandwidth * 1.12, f"HBM: {style.number(bandwidth)} TB/s", ha="center", va="bottom", fontsize=8, rotation=math.degrees(math.atan(bandwidth)),
-            rotation_mode="anchor", transform_rotates_text=True)
+    ax.text(
+        middle / 1.12, middle * bandwidth * 1.12, f"HBM: {style.number(bandwidth)} TB/s", ha="center", va="bottom", fontsize=8,
+        rotation=math.degrees(math.atan(bandwidth)), rotation_mode="anchor", transform_rotates_text=True)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_formatter(lambda value, _: "")
@@ -117,22 +148,23 @@ def panel(ax, device, dtype, product, head_dim, points):
     ax.grid()
     for point in points:
         draw_point(ax, point)
-    low, high = math.log10(bottom), math.log10(top * 2)
-    gap = (high - low) * 0.035
-    name_points(ax, points, gap, math.log10(min(rate for _, rate, _ in ceilings)) - 2 * gap if ceilings else high)
+    gap = math.log10(top * 2 / bottom) * 0.05
+    name_points(ax, points, gap, math.log10(min((rate for _, rate in ceilings), default=2 * top)) - gap / 1.5)
 
 
 def draw_point(ax, point):
     colour, _, marker = style.method_style(point.method)
-    size = 4 if point.kernel else 7.5
     if point.expected and point.measured:
         ax.plot([point.expected, point.measured], [point.tflops] * 2, color=colour, linewidth=0.9, zorder=3)
     if point.measured:
-        ax.plot(point.measured, point.tflops, marker=marker, markersize=size, color="white", markeredgecolor=colour, markeredgewidth=1.2, zorder=4)
+        edge = {"color": "white", "markeredgecolor": colour, "markeredgewidth": 1.2}
+        ax.plot(point.measured, point.tflops, marker=marker, markersize=7, zorder=4, **edge)
     if point.expected:
-        ax.plot(point.expected, point.tflops, marker=marker, markersize=size, color=colour, markeredgecolor=style.BLACK, markeredgewidth=0.5, zorder=5)
+        edge = {"color": colour, "markeredgecolor": style.BLACK, "markeredgewidth": 0.5}
+        ax.plot(point.expected, point.tflops, marker=marker, markersize=7, zorder=5, **edge)
         if point.at_least and not point.measured:
-            ax.annotate("", (point.expected / 1.9, point.tflops), (point.expected, point.tflops), arrowprops={"arrowstyle": "->", "color": style.BLACK, "shrinkA": 3})
+            arrow = {"arrowstyle": "->", "color": style.BLACK, "shrinkA": 3}
+            ax.annotate("", (point.expected / 1.9, point.tflops), (point.expected, point.tflops), arrowprops=arrow)
 
 
 def name_points(ax, points, gap, highest):
@@ -143,22 +175,14 @@ def name_points(ax, points, gap, highest):
             columns[-1].append(point)
         else:
             columns.append([point])
-    for column in reversed(columns):
-        names = []  # [text, point]
-        for point in sorted(column, key=lambda point: (point.method, point.kernel, point.tflops)):
-            last = names[-1][1] if names else None
-            if last and point.kernel and last.kernel and point.method == last.method and point.tflops < SAME_PLACE * last.tflops and abs(math.log(point.right / last.right)) < math.log(SAME_PLACE):
-                names[-1][0] += f", {point.label.split(' ', 1)[1]}"
-            else:
-                names.append([point.label, point])
-        names.sort(key=lambda name: name[1].tflops)
-        x = column[-1].right * 1.7
-        heights = style.spread([math.log10(point.tflops) for _, point in names], gap, highest)
-        for (text, point), y in zip(names, heights):
-            ax.annotate(text, (point.right, point.tflops), (x, 10 ** y), textcoords="data", va="center", fontsize=7.5 if point.kernel else 8.5,
-                        arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)})
-        highest = min(highest, heights[0], *(math.log10(point.tflops) for point in column)) - 1.2 * gap  # names further left pass below all this
+    arrow = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
+    for column in columns:
+        column.sort(key=lambda point: point.tflops)
+        x = max(point.right for point in column) * 1.5
+        for point, y in zip(column, style.spread([math.log10(point.tflops) for point in column], gap, highest)):
+            where = {"textcoords": "data", "va": "center", "fontsize": 8.5, "arrowprops": arrow}
+            ax.annotate(point.label, (point.right, point.tflops), (x, 10**y), **where)
 
 
 if __name__ == "__main__":
-    sys.exit(style.main([draw], __doc__))
+    end_with(lambda: style.main([draw], __doc__))

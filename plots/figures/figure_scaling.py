@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Time and memory against N up to 128k: step02 and eager hold N x N matrices, step04 and SDPA flash do not.
 
-    python3 plots/figure_scaling.py docs/results/nvidia-h200.json --out docs/figures
+    python3 plots/figures/figure_scaling.py docs/results/nvidia-h200.json --out docs/figures
 
 From the scaling rows (fp16, d 64, batch 1, 16 heads, forward, not causal). Both axes are logarithmic: a line's slope is its
 exponent, and the numbers on the lines say by how much each doubling of N multiplies the value.
 """
 import math
+import pathlib
 import sys
 
-import figure_style as style
-from steps_table import bytes_text
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from plots.figures import figure_style as style
+from plots.script import bytes_text, end_with
 
 RATIOS_ON = ("step02", "step04")  # the lines that carry all their ratios; the other methods lie close to one of them
 
@@ -21,7 +23,7 @@ def draw(results):
 
 def picture(results):
     rows = [row for row in results["rows"] if row["set"] == "scaling" and row["pass"] == "forward"]
-    methods = {method: sorted((row for row in rows if row["method"] == method), key=lambda row: row["seqlen"]) for method in style.order({row["method"] for row in rows})}
+    methods = {method: sorted((row for row in rows if row["method"] == method), key=lambda row: row["seqlen"]) for method in style.order({row["method"]: row for row in rows})}
     measured = {row["seqlen"] for row in rows if not style.why_no_time(row)}
     if len(measured) < 2:
         return f"a line against N needs the scaling rows of two N or more, there are {len(measured)}"
@@ -99,4 +101,4 @@ def mark_ends(ax, methods):
 
 
 if __name__ == "__main__":
-    sys.exit(style.main([draw], __doc__))
+    end_with(lambda: style.main([draw], __doc__))

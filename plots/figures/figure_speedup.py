@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Speedup by step: how many times as fast as PyTorch eager each method is, per dtype and head_dim at N = 4096, causal apart.
 
-    python3 plots/figure_speedup.py docs/results/nvidia-h200.json --out docs/figures
+    python3 plots/figures/figure_speedup.py docs/results/nvidia-h200.json --out docs/figures
 
 Where there is no eager row, step02 (in the backward the standard backward) is the 1. docs/figures/README.md describes the figure.
 """
+import pathlib
 import sys
 
-import figure_style as style
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from plots.figures import figure_style as style
+from plots.script import end_with
+from plots.tables.result_tables import OVER
 
-OUR_BASELINE = {"forward": "step02", "backward": "step05 standard backward"}
+OUR_BASELINE = {which: over[0][0] for which, over in OVER.items()}
 
 
 def draw(results):
@@ -29,15 +33,15 @@ def picture(results, which, causal):
         return f"neither eager nor {OUR_BASELINE[which]} ran in {'causal ' if causal else ''}{which}: nothing to compare with"
 
     dtypes, head_dims = (list(dict.fromkeys(keys)) for keys in zip(*panels))
-    methods = {dtype: style.order({method for (of, _), rows in panels.items() if of == dtype for method in rows}) for dtype in dtypes}
+    methods = {dtype: style.order({method: row for (of, _), rows in panels.items() if of == dtype for method, row in rows.items()}) for dtype in dtypes}
     heights = [len(methods[dtype]) + 2.6 for dtype in dtypes]
     figure = style.new_figure(0.215 * sum(heights) + 1)
     axes = figure.subplots(len(dtypes), len(head_dims), squeeze=False, gridspec_kw={"height_ratios": heights}, sharex="row")
-    notes = []
+    notes = {}  # {reason: [what]}
     for line, dtype in zip(axes, dtypes):
         for ax, head_dim in zip(line, head_dims):
             if (dtype, head_dim) not in panels:
-                notes.append(f"n/a  {dtype}, d {head_dim}: not in the results")
+                notes.setdefault("not in the results", []).append(f"{dtype} d {head_dim}")
             panel(ax, panels.get((dtype, head_dim), {}), methods[dtype], base, which, notes)
             some = next(iter(panels.get((dtype, head_dim), {}).values()), None)
             ax.set_title(f"{dtype}, d {head_dim}" + (f" ({style.heads_text(some)})" if some else ""), pad=15)
@@ -45,14 +49,14 @@ def picture(results, which, causal):
     for ax in axes[-1]:
         ax.set_xlabel(f"times as fast as {'PyTorch eager' if base == 'eager' else base}")
     figure.suptitle(f"{results['gpu']}: {'causal ' if causal else ''}{which}, N {style.HEADLINE_SEQLEN}", x=0.01, ha="left")
-    style.footnotes(figure, notes)
+    style.footnotes(figure, [f"n/a  {', '.join(dict.fromkeys(what))}: {reason}" for reason, what in notes.items()])
     return figure
 
 
 def name(panels, dtype, method):
     """A method's name on the axis, with the step's idea where there is room."""
     row = next(rows[method] for (of, _), rows in panels.items() if of == dtype and method in rows)
-    roomy = row["ours"] and row["title"] and method == row["method"] and not method.startswith("step05")
+    roomy = row["ours"] and row["title"] and method == row["method"] and " " not in method
     return f"{method}  {row['title']}" if roomy else method if method == row["method"] else style.short(method)
 
 
@@ -62,7 +66,7 @@ def panel(ax, rows, methods, base, which, notes):
     base_ms, ours_ms = milliseconds(rows.get(base)), milliseconds(rows.get(ours))
     columns = [(36, "ms", lambda ms: style.number(ms))]
     if base != ours:
-        columns.append((78, "over\n" + style.short(ours).removeprefix("step05 "), lambda ms: "n/a" if ours_ms is None else f"{style.number(ours_ms / ms)}x"))
+        columns.append((78, "over\n" + style.short(ours).split()[-1], lambda ms: "n/a" if ours_ms is None else f"{style.number(ours_ms / ms)}x"))
     beside = lambda points, y, text, **how: ax.annotate(text, (1, y), (points, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points", ha="right", fontsize=8, **how)
     for points, heading, _ in columns:
         beside(points, -0.75, heading, va="bottom", color="#333333", linespacing=0.95)
@@ -72,10 +76,8 @@ def panel(ax, rows, methods, base, which, notes):
         if ms is None or base_ms is None:
             reason = "not in the results" if row is None else style.why_no_time(row) or f"{base} did not run"
             ax.text(0.01, y, "n/a", transform=ax.get_yaxis_transform(), va="center", fontsize=8, style="italic")
-            if row is not None:
-                notes.append(f"n/a  {row['dtype']}, d {row['head_dim']}, {method}: {reason}")
-            elif rows:
-                notes.append(f"n/a  {method}, {reason}")
+            if rows:
+                notes.setdefault(reason, []).append(f"{method} ({row['dtype']})" if row else method)
         else:
             colour, hatch, _ = style.method_style(method)
             ax.barh(y, base_ms / ms, height=0.74, color=colour, hatch=hatch, edgecolor="white" if hatch else colour, linewidth=0)
@@ -92,4 +94,4 @@ def panel(ax, rows, methods, base, which, notes):
 
 
 if __name__ == "__main__":
-    sys.exit(style.main([draw], __doc__))
+    end_with(lambda: style.main([draw], __doc__))

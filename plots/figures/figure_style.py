@@ -4,30 +4,35 @@ A figure is a module with draw(results) -> {name: picture, or the reason (a str)
 never shown, only written. The colours are Okabe and Ito's, which the colour-blind can tell apart; hatches, markers and labels
 say the same again, for a print in black and white. The same results give the same bytes (with the same Matplotlib).
 """
-import argparse
+import hashlib
+import io
 import os
 import pathlib
+import re
 import sys
 import textwrap
 
-import results as results_file
-from script import OneLineParser
+from plots import results as results_file
+from plots.script import REPOSITORY, OneLineParser, Stop, write_whole
 
+os.environ.pop("MPLBACKEND", None)  # a notebook's: nothing is shown here, only written
 try:
     import matplotlib
     from matplotlib.figure import Figure
+
     if not hasattr(Figure, "set_layout_engine"):
         raise ImportError(f"Matplotlib 3.6 or newer, this is {matplotlib.__version__}")
 except ImportError as error:
-    print(f"the figures need Matplotlib and NumPy ({error}): apt-get install python3-matplotlib, or python3 -m pip install matplotlib", file=sys.stderr)
+    how = "./setup.sh plots or apt-get install python3-matplotlib, or python3 -m pip install matplotlib"
+    print(f"the figures need Matplotlib and NumPy ({error}): {how}", file=sys.stderr)
     sys.exit(3)
 
-BAD_ARGUMENTS, CANNOT_SERVE = 2, 3
+CANNOT_SERVE = 3
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE, GREY = "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#BBBBBB"
 DTYPES = ("fp32", "fp16", "bf16")
 HEADLINE_SEQLEN = 4096
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
+matplotlib.rcdefaults()  # the same picture whatever a matplotlibrc says
 matplotlib.rcParams.update({
     "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "figure.titlesize": 11,
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.linewidth": 0.8, "axes.titlelocation": "left", "hatch.linewidth": 0.6,
@@ -36,16 +41,21 @@ matplotlib.rcParams.update({
     "svg.hashsalt": "attention",  # else every run invents new ids
 })
 
-# Colour, hatch, marker, in the order in which every figure lists methods. What is not ours is hatched.
-_STYLES = {"step01": (GREY, "", "v"), "step02": (ORANGE, "", "s"), "step03": (SKY, "", "^"), "step04": (BLUE, "", "o"), "step04 on tensor cores": (YELLOW, "", "o"),
-           "step05 forward": (BLUE, "", "p"), "step05 standard backward": (ORANGE, "", "D"), "step05 recompute backward": (BLUE, "", "h"),
-           "step05 standard backward on tensor cores": (YELLOW, "", "D"), "step05 recompute backward on tensor cores": (YELLOW, "", "h"), "step06": (BLACK, "", "8"), "step07": (BLUE, "|", "<"), "step08": (ORANGE, "|", ">"), "yardstick": (GREEN, "...", "P"), "eager": (VERMILLION, "///", "X"),
-           "SDPA efficient": (PURPLE, "xxx", "<"), "SDPA flash": (PURPLE, "\\\\\\", "d"), "SDPA cuDNN": (PURPLE, "|||", ">")}
+# Colour and marker of our steps, in turn by their number; what is not ours is hatched.
+_OURS = ((GREY, "v"), (ORANGE, "s"), (SKY, "^"), (BLUE, "o"), (GREEN, "p"), (BLACK, "8"), (BLUE, "<"), (ORANGE, ">"), (SKY, "D"), (GREY, "h"))
+_OTHERS = {"yardstick": (GREEN, "...", "P"), "eager": (VERMILLION, "///", "X"), "SDPA efficient": (PURPLE, "xxx", "<"),
+           "SDPA flash": (PURPLE, "\\\\\\", "d"), "SDPA cuDNN": (PURPLE, "|||", ">")}
 
 
 def method_style(method):
-    """(colour, hatch, marker) of a method, by its name_of()."""
-    return _STYLES.get(method, (SKY, "++", "*"))
+    """(colour, hatch, marker) of a method, by its name_of(). A step's standard backward has the colour of its baseline."""
+    step = re.match(r"step(\d+)", method)
+    if not step:
+        return _OTHERS.get(method, (SKY, "++", "*"))
+    colour, marker = _OURS[(int(step[1]) - 1) % len(_OURS)]
+    if "standard" in method:
+        colour, marker = ORANGE, "D"
+    return (YELLOW if method.endswith("tensor cores") else colour), "", marker
 
 
 def new_figure(height):
@@ -53,10 +63,9 @@ def new_figure(height):
     return Figure(figsize=(9.2, height), layout="constrained")
 
 
-def order(methods):
-    """Methods as every figure lists them: the steps by number, the cuBLAS row, PyTorch."""
-    known = list(_STYLES)
-    return sorted(methods, key=lambda method: (method.split()[0] if method.startswith("step") else "~", known.index(method) if method in known else len(known), method))
+def order(rows):
+    """The names of {name_of(row): row} as every figure lists them."""
+    return sorted(rows, key=lambda name: results_file.place(rows[name]))
 
 
 def short(method):
@@ -119,52 +128,46 @@ def footnotes(figure, notes):
         figure.supxlabel("\n".join(wrapped), x=0.01, ha="left", fontsize=7.5, color="#333333")
 
 
-def write(figure, stem):
-    """Writes stem.svg and stem.png, each whole or not at all."""
+def write(figure, path, drawn_from):
+    """Writes an SVG, whole or not at all. Its description says which results it was drawn from."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for ax in figure.axes:  # the layout's last bits differ from run to run, and an SVG's ids are made from them
         ax.set_position([round(side, 6) for side in ax.get_position().bounds])
-    for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
-        part = pathlib.Path(f"{stem}.{kind}.part")
-        try:
-            figure.savefig(part, format=kind, dpi=150, metadata=metadata)
-            os.replace(part, f"{stem}.{kind}")
-        finally:
-            part.unlink(missing_ok=True)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None, "Description": drawn_from})
+    write_whole(path, picture.getvalue())
 
 
 def main(figures, description, arguments=None):
     """The command line of a figure's script, and of all of them: `figures` are the draw functions. Returns the exit code."""
-    parser = OneLineParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="*", help="results files, docs/results/<gpu>.json (all that are there)")
-    parser.add_argument("--out", default="docs/figures", help="folder for <gpu>-<figure>.svg and .png (docs/figures)")
+    parser = OneLineParser(description)
+    parser.add_argument("results", nargs="*", type=pathlib.Path, help="results files, docs/results/<gpu>.json (all that are there)")
+    parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "docs" / "figures", help="folder for <gpu>-<figure>.svg (docs/figures)")
+    parser.add_argument("--anew", action="store_true", help="draw also what was drawn from the same results")
     options = parser.parse_args(arguments)
     paths = options.results or sorted((REPOSITORY / "docs" / "results").glob("*.json"))
     if not paths:
-        print("no results to draw: docs/results has no <gpu>.json (make table measures one, on a GPU)", file=sys.stderr)
-        return CANNOT_SERVE
+        raise Stop("no results to draw: docs/results has no <gpu>.json (make table measures one, on a GPU)", CANNOT_SERVE)
+    by_gpu = results_file.load(paths)
+    told = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+    drawn_from = f"drawn from {' '.join(path.name for path in paths)}, sha256 {told}"
+    with results_file.readable(paths):
+        pictures = {f"{gpu}-{name}": made for gpu, results in by_gpu.items() for draw in figures for name, made in draw(results).items()}
     try:
-        by_gpu = results_file.load(paths)
-        pictures = [(gpu, draw(results)) for gpu, results in by_gpu.items() for draw in figures]  # all of them before the first is written
-        out = pathlib.Path(options.out)
-        out.mkdir(parents=True, exist_ok=True)
-        drawn = sum([write_all(of_figure, gpu, out) for gpu, of_figure in pictures])
-    except (results_file.ResultsError, OSError) as error:
-        print(error, file=sys.stderr)
-        return BAD_ARGUMENTS
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a file with the right schema and something else inside
-        print(f"{', '.join(map(str, paths))}: not as docs/results/README.md describes it ({type(error).__name__}: {error})", file=sys.stderr)
-        return BAD_ARGUMENTS
-    return 0 if drawn else CANNOT_SERVE
+        options.out.mkdir(parents=True, exist_ok=True)
+        return 0 if sum([place(made, options.out / f"{name}.svg", drawn_from, options.anew) for name, made in pictures.items()]) else CANNOT_SERVE
+    except OSError as error:
+        raise Stop(error) from error
 
 
-def write_all(pictures, gpu, out):
-    """Writes what draw() returned, one line for each. Returns how many were drawn."""
-    for name, picture in pictures.items():
-        if isinstance(picture, str):
-            print(f"{gpu}-{name}: not drawn: {picture}", file=sys.stderr)
-        else:
-            write(picture, out / f"{gpu}-{name}")
-            print(out / f"{gpu}-{name}.svg")
-    return sum(not isinstance(picture, str) for picture in pictures.values())
+def place(picture, path, drawn_from, anew):
+    """Writes what draw() returned, and says so in a line. Returns whether there is a picture."""
+    if isinstance(picture, str):
+        print(f"{path.stem}: not drawn: {picture}", file=sys.stderr)
+    elif not anew and path.is_file() and drawn_from.encode() in path.read_bytes():
+        print(f"{path}: drawn from these results already")
+    else:
+        write(picture, path, drawn_from)
+        print(path)
+    return not isinstance(picture, str)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Tile sizes as a heat map: time and requested bytes of each Br x Bc, the best and the article's 64 x 64 marked.
 
-    python3 plots/figure_tiles.py docs/results/nvidia-h200.json --out docs/figures
+    python3 plots/figures/figure_tiles.py docs/results/nvidia-h200.json --out docs/figures
 
 One panel per run of step04 --sweep-tiles in the results. A tile that did not run says so; the reasons stand below.
 """
+import pathlib
 import sys
 
-import figure_style as style
-from steps_table import bytes_text
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from plots.figures import figure_style as style
+from plots.script import bytes_text, end_with
 
 ARTICLE = (64, 64)
 
@@ -96,4 +98,4 @@ def cell(ax, x, y, inset=0.0, **style_of_it):
 
 
 if __name__ == "__main__":
-    sys.exit(style.main([draw], __doc__))
+    end_with(lambda: style.main([draw], __doc__))

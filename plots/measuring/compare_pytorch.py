@@ -1,46 +1,45 @@
 #!/usr/bin/env python3
 """PyTorch's attention and this repository's steps in one process, on the same tensors: time, memory, error, kernels.
 
-    python3 plots/compare_pytorch.py --dtype fp16 --batch 4 --heads 32 --seqlen 4096 --head-dim 64 [--causal] [--json FILE]
+    python3 plots/measuring/compare_pytorch.py --dtype fp16 --batch 4 --heads 32 --seqlen 4096 --head-dim 64 [--causal] [--json FILE]
 
-Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and the steps from
-02 on through libattention_steps.so, in fp32 step04 and step05 on tensor cores too (--product of the steps). Without the library PyTorch
-alone is compared, and the report says so. What a dtype, a GPU or this PyTorch lacks shows n/a and why. docs/compare-pytorch.md defines every column.
+Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and every step that
+has the dtype, through libattention_steps.so, in fp32 on each of its products. Without the library PyTorch alone is compared, and the
+report says so. What a dtype, a GPU or this PyTorch lacks shows n/a and why. docs/compare-pytorch.md defines every column.
 Exit codes: 0 ok, 1 a step's error is too large, 2 bad arguments, 3 no CUDA GPU or no PyTorch, 4 CUDA error or out of memory.
 """
-import argparse
 import gc
 import importlib.util
 import json
 import math
-import os
 import pathlib
 import platform
 import sys
+import types
 import warnings
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from attention_steps import LibraryMissing, StepError, Steps
-from measure_rows import IN_HALF_ALONE, ON_TENSOR_CORES
-from results import CUDA_CORES, PRODUCTS, TENSOR_CORES, driver_version, on_product
-from script import OneLineParser, positive, write_whole
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from plots.attention_steps import LibraryMissing, StepError, Steps
+from plots.programs import CANNOT_SERVE, PRODUCTS, described, methods_of, products_of
+from plots.results import driver_version, on_product
+from plots.script import OneLineParser, Stop, end_with, positive, table_text, write_whole
 
 try:
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from torch_measure import Clock, errors, extra_bytes, first_line, forget_imports, kernels_of, measure, reference, short_name, worst_error
+    from plots.measuring.torch_measure import (
+        Clock, errors, extra_bytes, first_line, forget_imports, kernels_of, measure, reference, short_name, worst_error)
 except ImportError as error:
     torch, why_no_torch = None, str(error)
 
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-FORWARD_STEPS = ("step02", "step03", "step04", "step06", "step07", "step08")
-BACKWARD_METHODS = (("step05", "standard backward"), ("step05", "recompute backward"))
 # The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside eager's.
 FP32_BOUND = {"forward": 1e-6, "backward": 2e-6}
 TIMES_EAGER = 2
 BACKWARD_FLOPS = 2.5  # of the forward's, by convention
+SECONDS = {"compare": 0.5, "table": 0.3}  # of timed runs per method: one configuration may take more than each of many
 
 
 # ---- the methods: forward(q, k, v) -> o, and begin_backward(q, k, v, d_o) -> a function that returns (dq, dk, dv) -------------
@@ -75,25 +74,36 @@ class StepForward:
 
 
 class StepBackward:
+    """A method of a step's backward; o and lse come from `before`, a step with a forward."""
+
     ours, passes = True, ("backward",)
 
-    def __init__(self, steps, step, method, causal, product=None):
-        self.name, self.steps, self.step, self.method = on_product(f"{step} {method.split()[0]}", product), steps, step, method
+    def __init__(self, steps, name, step, method, before, causal, product=None):
+        self.name = on_product(name, product)
+        self.steps, self.step, self.method, self.before = steps, step, method, before
         self.problem = {"causal": causal, "product": product}
 
     def begin_backward(self, q, k, v, d_o, nan=False):
-        o, lse = self.steps.forward("step04", q, k, v, **self.problem, nan=nan)
+        o, lse = self.steps.forward(self.before, q, k, v, **self.problem, nan=nan)
         run = self.steps.prepare(self.step, q, k, v, o, lse, method=self.method, **self.problem)
         return lambda: run(d_o, nan=nan)
 
 
-def step_methods(steps, dtype, causal):
-    """Our forwards and backwards; in fp32 those that are told on tensor cores come after all on CUDA cores."""
+def step_methods(steps, programs, dtype, causal):
+    """Every described step that has the dtype: its backwards where it has any, else its forward; in fp32 those on tensor cores come
+    after all on CUDA cores."""
     methods = []
+    here = [program for program in programs if program["kind"] == "attention"]
     for product in PRODUCTS if dtype == "fp32" else (None,):
-        told = lambda step: {TENSOR_CORES: step in ON_TENSOR_CORES, CUDA_CORES: step not in IN_HALF_ALONE}.get(product, True)
-        methods += [StepForward(steps, step, causal, product) for step in FORWARD_STEPS if told(step)]
-        methods += [StepBackward(steps, step, method, causal, product) for step, method in BACKWARD_METHODS if told(step)]
+        served = [program for program in here if product in products_of(program, dtype)]
+        for program in served:
+            step = program["id"]
+            forwards = [other["id"] for other in [program, *served] if "forward" in other["passes"]]
+            backwards = [method["name"] for method in program["methods"] if method["backward"]]
+            names = [name for name, _ in methods_of(program)]
+            for name, method in zip(names, backwards if forwards else ()):
+                methods.append(StepBackward(steps, name, step, method, forwards[0], causal, product))
+            methods += [] if backwards else [StepForward(steps, step, causal, product)]
     return methods
 
 
@@ -165,7 +175,7 @@ def try_once(row, which, method, tensors, truth):
             # checked() was the first call: what that allocates once and keeps is no method's memory.
             row["extra_bytes"] = extra_bytes(lambda: start()(), results)
         except StepError as error:
-            if error.code != 3:
+            if error.code != CANNOT_SERVE:
                 raise
             row["not_run"] = str(error)
         except (RuntimeError, ImportError) as error:
@@ -239,90 +249,135 @@ def judge(which, rows, options):
 
 
 def table(rows):
-    """Lines: a heading, one line per method."""
+    """A heading and a line per method."""
     eager = next((row["time"]["median_ms"] for row in rows if row["method"] == "eager" and not row["not_run"]), None)
-    lines = [["method", "ms", "p10", "p90", "TFLOP/s", "x eager", "extra MiB", "relative L2", "max abs", "of allowance", "kernels", "longest kernel"]]
-    last = len(lines[0]) - 1
-    notes = {}
+    lines = [["method", "ms", "p10", "p90", "TFLOP/s", "x eager", "extra MiB", "relative L2", "max abs", "of allowance", "kernels", "longest"]]
     for row in rows:
         if row["not_run"]:
-            notes[len(lines)] = f"n/a: {row['not_run']}"
-            lines.append([row["method"]] + [""] * last)
+            lines.append([row["method"], f"n/a: {row['not_run']}"])
             continue
         ms, kernels = row["time"], row["kernels"]
-        error = lambda key, form=".1e": "not finite" if math.isinf(worst_error(row["errors"], key)) else f"{worst_error(row['errors'], key):{form}}"
-        shares = all("worst_share" in output for output in row["errors"].values())
-        verdict = "" if row.get("pass") is not False else " FAIL"
-        lines.append([row["method"], f"{ms['median_ms']:.3f}", f"{ms['p10_ms']:.3f}", f"{ms['p90_ms']:.3f}", f"{row['tflops']:.3g}",
-                      "n/a" if eager is None else f"{eager / ms['median_ms']:.2f}", f"{row['extra_bytes'] / 2**20:.1f}", error("relative_l2") + verdict,
-                      error("max_abs"), error("worst_share", ".2f") if shares else "n/a", "n/a" if kernels is None else str(len(kernels)),
-                      row["kernels_reason"] if kernels is None else short_name(max(kernels, key=lambda kernel: kernel["us"])["name"])])
-    widths = [max(len(line[column]) for n, line in enumerate(lines) if n not in notes or column == 0) for column in range(last + 1)]
-    for n, line in enumerate(lines):
-        if n in notes:
-            yield f"{line[0].ljust(widths[0])}  {notes[n]}"
-        else:
-            yield "  ".join(cell.ljust(width) if column in (0, last) else cell.rjust(width) for column, (cell, width) in enumerate(zip(line, widths))).rstrip()
+        worst = {key: worst_error(row["errors"], key) for key in ("relative_l2", "max_abs", "worst_share")}
+        text = lambda key, form: "n/a" if worst[key] is None else "not finite" if math.isinf(worst[key]) else format(worst[key], form)
+        verdict = " FAIL" if row.get("pass") is False else ""
+        lines.append([
+            row["method"], *(f"{ms[key]:.3f}" for key in ("median_ms", "p10_ms", "p90_ms")), f"{row['tflops']:.3g}",
+            "n/a" if eager is None else f"{eager / ms['median_ms']:.2f}", f"{row['extra_bytes'] / 2**20:.1f}",
+            text("relative_l2", ".1e") + verdict, text("max_abs", ".1e"), text("worst_share", ".2f"),
+            "n/a" if kernels is None else str(len(kernels)),
+            row["kernels_reason"] if kernels is None else short_name(max(kernels, key=lambda kernel: kernel["us"])["name"])])
+    return table_text(lines)
 
 
-def versions(steps, why_no_steps):
+def versions(build, why_no_steps):
     triton = None
     if importlib.util.find_spec("triton"):
         import triton as module
         triton = module.__version__
-    return {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "cuda_of_torch": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "triton": triton,
-            "driver": driver_version(), "python": platform.python_version(), "steps": steps.build if steps else None, "steps_reason": why_no_steps}
+    return {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "cuda_of_torch": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(), "triton": triton, "driver": driver_version(), "python": platform.python_version(),
+            "steps": build, "steps_reason": why_no_steps}
 
 
-def make_tensors(options, device="cuda"):
+def make_tensors(problem, device="cuda"):
     """q, k, v, d_o: standard normal, v with mean 0.5 (with mean 0 the outputs shrink as 1/sqrt(N) and hide errors)."""
-    generator = torch.Generator(device).manual_seed(options.seed)
-    shape = (options.batch, options.heads, options.seqlen, options.head_dim)
+    generator = torch.Generator(device).manual_seed(problem.seed)
+    shape = (problem.batch, problem.heads, problem.seqlen, problem.head_dim)
     q, k, v, d_o = (torch.randn(shape, generator=generator, device=device) for _ in range(4))
-    return tuple(x.to(getattr(torch, TORCH_DTYPES[options.dtype])) for x in (q, k, v + 0.5, d_o))
+    return tuple(x.to(getattr(torch, TORCH_DTYPES[problem.dtype])) for x in (q, k, v + 0.5, d_o))
+
+
+def both_passes(problem, methods, passes, seconds, told=lambda which, rows: None):
+    """({pass: rows}, the clock) of the methods at one problem. Raises RuntimeError (out of memory too)."""
+    torch.set_float32_matmul_precision("highest")  # no TF32 in eager's products
+    forget_imports()
+    tensors = make_tensors(problem)
+    truth = reference(*tensors[:3], tensors[3] if "backward" in passes else None, problem.causal)
+    clock = Clock(torch.cuda.get_device_properties(0).L2_cache_size)
+    found = {}
+    for which in passes:
+        found[which] = run_pass(which, methods, tensors, truth, clock, problem, seconds)
+        told(which, found[which])
+    return found, clock
+
+
+# ---- PyTorch's rows of the speedup table: measure_rows.py calls these in a process of their own -----------------------------
+
+
+def begin():
+    """{"versions": ...}, or {"missing": why there are no PyTorch rows}."""
+    if torch is None:
+        return {"missing": f"PyTorch is not installed ({why_no_torch})"}
+    if not torch.cuda.is_available():
+        return {"missing": f"PyTorch {torch.__version__} sees no CUDA GPU"}
+    return {"versions": versions(None, None)}
+
+
+def rows_of(asked):
+    """{pass: rows} of the passes and methods asked for; {"failed": why} after an error that leaves the process unusable."""
+    problem = types.SimpleNamespace(**asked, repeat=None, seed=0)
+    methods = [method for method in torch_methods(problem.seqlen, problem.causal, "cuda") if method.name in problem.methods]
+    try:
+        found, _ = both_passes(problem, methods, problem.passes, SECONDS["table"])
+    except torch.cuda.OutOfMemoryError as error:
+        rows = [{"method": method.name, "not_run": first_line(error)} for method in methods]
+        found = dict.fromkeys(problem.passes, rows)
+    except RuntimeError as error:
+        return {"failed": first_line(error)}
+    torch.cuda.empty_cache()
+    return found
+
+
+# ---- command line -----------------------------------------------------------------------------------------------------
+
+
+def our_methods(options):
+    """(methods, library's build, why there are none)."""
+    if options.no_steps:
+        return [], None, "not asked for (--no-steps)"
+    try:
+        steps = Steps.load(options.library)
+    except LibraryMissing as error:
+        return [], None, str(error)
+    programs = described(steps.path.parent)
+    if not programs:
+        return [], None, f"no programs beside {steps.path} to say what the steps serve; make steps builds them"
+    return step_methods(steps, programs, options.dtype, options.causal), steps.build, None
 
 
 def compare(options):
     """Runs everything; returns (result, ok)."""
-    torch.set_float32_matmul_precision("highest")  # no TF32 in eager's products
-    steps, why_no_steps = None, "not asked for (--no-steps)"
-    if not options.no_steps:
-        try:
-            steps, why_no_steps = Steps.load(options.library), None
-        except LibraryMissing as error:
-            why_no_steps = str(error)
-    result = {"kind": "compare_pytorch", "versions": versions(steps, why_no_steps),
-              "problem": {key: getattr(options, key) for key in ("dtype", "batch", "heads", "seqlen", "head_dim", "causal", "seed")}}
-    v = result["versions"]
-    print(f"{v['gpu']}, driver {v['driver'] or 'n/a'}; PyTorch {v['torch']} (CUDA {v['cuda_of_torch']}, cuDNN {v['cudnn']}, Triton {v['triton'] or 'n/a'}), Python {v['python']}")
-    print(f"steps: {v['steps'] or 'n/a: ' + why_no_steps}")
-    print(f"{options.dtype}, batch {options.batch}, heads {options.heads}, N {options.seqlen}, d {options.head_dim}{', causal' if options.causal else ''}; TF32 off")
+    ours, build, why_no_steps = our_methods(options)
+    problem = {key: getattr(options, key) for key in ("dtype", "batch", "heads", "seqlen", "head_dim", "causal", "seed")}
+    v = versions(build, why_no_steps)
+    print(f"{v['gpu']}, driver {v['driver'] or 'n/a'}; PyTorch {v['torch']} (CUDA {v['cuda_of_torch']}, cuDNN {v['cudnn']}, "
+          f"Triton {v['triton'] or 'n/a'}), Python {v['python']}")
+    print(f"steps: {build or 'n/a: ' + why_no_steps}")
+    print(f"{options.dtype}, batch {options.batch}, heads {options.heads}, N {options.seqlen}, d {options.head_dim}"
+          f"{', causal' if options.causal else ''}; TF32 off")
 
-    forget_imports()
-    tensors = make_tensors(options)
-    methods = torch_methods(options.seqlen, options.causal, "cuda")
-    if steps:
-        methods += step_methods(steps, options.dtype, options.causal)
-    truth = reference(*tensors[:3], None if options.no_backward else tensors[3], options.causal)
-    clock = Clock(torch.cuda.get_device_properties(0).L2_cache_size)
-    for which in ("forward",) if options.no_backward else ("forward", "backward"):
-        rows = result[which] = run_pass(which, methods, tensors, truth, clock, options)
+    def told(which, rows):
         print(f"\n{which}{'' if which == 'forward' else ' (extra MiB: forward and backward together, beyond o, dq, dk, dv)'}")
-        print("\n".join(table(rows)))
-    result["flush"] = {"bytes": clock.flush_bytes, "passes": clock.passes, "ms": clock.passes * clock.pass_ms}
-    print(f"\nL2 flush before each run: {clock.passes} reads of {clock.flush_bytes / 1e6:.0f} MB, {clock.passes * clock.pass_ms:.2f} ms")
-    ran = [row for which in ("forward", "backward") for row in result.get(which, []) if not row["not_run"]]
-    late = {row["method"]: row["time"]["late_runs"] for row in ran if row["time"]["late_runs"]}
+        print("\n".join(table(rows)), flush=True)
+
+    passes = ("forward",) if options.no_backward else ("forward", "backward")
+    methods = [*torch_methods(options.seqlen, options.causal, "cuda"), *ours]
+    found, clock = both_passes(options, methods, passes, SECONDS["compare"], told)
+    flush = {"bytes": clock.flush_bytes, "passes": clock.passes, "ms": clock.passes * clock.pass_ms}
+    print(f"\nL2 flush before each run: {flush['passes']} reads of {flush['bytes'] / 1e6:.0f} MB, {flush['ms']:.2f} ms")
+    ran = [row for rows in found.values() for row in rows if not row["not_run"]]
+    late = ", ".join(f"{row['method']} {row['time']['late_runs']}" for row in ran if row["time"]["late_runs"])
     if late:
-        print("runs that the GPU reached before the host had enqueued them (launch time in the figure): " + ", ".join(f"{name} {count}" for name, count in late.items()))
+        print(f"runs that the GPU reached before the host had enqueued them (launch time in the figure): {late}")
     failed = [row["method"] for row in ran if row.get("pass") is False]
-    rule = "relative L2 at most 1e-6, gradients 2e-6 (times sqrt(N/4096) beyond 4096)" if options.dtype == "fp32" else f"relative L2 at most {TIMES_EAGER}x eager's"
-    print(f"exactness of the steps ({rule}): " + ("FAIL: " + ", ".join(failed) if failed else "PASS" if any(row.get("pass") for row in ran) else "not judged"))
-    return result, not failed
+    judged = any(row.get("pass") for row in ran)
+    rule = "at most 1e-6, gradients 2e-6 (times sqrt(N/4096) beyond 4096)" if options.dtype == "fp32" else f"at most {TIMES_EAGER}x eager's"
+    print(f"exactness of the steps (relative L2 {rule}): {'FAIL: ' + ', '.join(failed) if failed else 'PASS' if judged else 'not judged'}")
+    return {"kind": "compare_pytorch", "versions": v, "problem": problem, **found, "flush": flush}, not failed
 
 
 def parse(arguments=None):
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("--dtype", choices=tuple(TORCH_DTYPES), default="fp16")
     parser.add_argument("--batch", type=positive, default=4)
     parser.add_argument("--heads", type=positive, default=32)
@@ -331,33 +386,31 @@ def parse(arguments=None):
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--no-backward", action="store_true")
     parser.add_argument("--no-steps", action="store_true", help="PyTorch alone")
-    parser.add_argument("--library", help="libattention_steps.so (the newest in build*/)")
+    parser.add_argument("--library", help="libattention_steps.so, its programs beside it (the newest in build*/)")
     parser.add_argument("--repeat", type=positive, help="rounds of timed runs (at least 20, and half a second per method)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=pathlib.Path, help="writes everything, kernels' names too, to this file")
     options = parser.parse_args(arguments)
-    if options.json and not (options.json.parent.is_dir() and os.access(options.json.parent, os.W_OK) and not options.json.is_dir()):
-        parser.error(f"--json {options.json}: cannot be written")
-    return parser, options
+    parser.writable(options.json)
+    return options
 
 
 def main():
-    parser, options = parse()
-    instead = "./step04 and plots/swap_check.py run without a GPU, on the CPU executor"
-    if torch is None:
-        parser.exit(3, f"PyTorch 2.3 or newer is needed (python3 -m pip install torch): {why_no_torch}; {instead}\n")
-    if not torch.cuda.is_available():
-        parser.exit(3, f"PyTorch {torch.__version__} sees no CUDA GPU, and there is nothing to time without one; {instead}\n")
+    options = parse()
+    instead = "./step04 and plots/measuring/swap_check.py run without a GPU, on the CPU executor"
+    missing = begin().get("missing")
+    if missing:
+        raise Stop(f"{missing}, and there is nothing to time without both (PyTorch 2.3 or newer); {instead}", CANNOT_SERVE)
     try:
         result, ok = compare(options)
     except StepError as error:
-        parser.exit(error.code, f"{error}\n")
+        raise Stop(error, error.code) from error
     except RuntimeError as error:
-        parser.exit(4, f"{first_line(error)}\n")
+        raise Stop(first_line(error), 4) from error
     if options.json:
         write_whole(options.json, json.dumps(result, indent=1, allow_nan=False) + "\n")
-    sys.exit(0 if ok else 1)
+    return 0 if ok else 1
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

@@ -1,62 +1,58 @@
-"""Measures the rows of a results file: the steps and the yardstick by their executables, PyTorch by torch_rows.py, one
+"""Measures the rows of a results file: the steps and the yardstick by their executables, PyTorch in a process of its own, one
 configuration after the other, so that each ratio is of runs that lie seconds apart. Needs the standard library only.
 """
+import concurrent.futures
 import json
+import multiprocessing
+import os
 import pathlib
 import re
-import select
-import subprocess
-import sys
-import tempfile
+import signal
 import time
 
-from results import CUDA_CORES, TENSOR_CORES, batch_of, heads_of, on_product, set_of
+from plots.measuring import compare_pytorch
+from plots.programs import PRODUCTS, methods_of, products_of
+from plots.results import batch_of, heads_of, on_product, set_of
+from plots.script import Stop, call, last_line
 
-PROGRAMS = ("step01", "step02", "step03", "step04", "step05", "step06", "step07", "step08", "yardstick")
-IN_HALF_ALONE = ("step06", "step07", "step08")  # fp16 and bf16
-ON_TENSOR_CORES = ("step04", "step05")  # run in fp32 on tensor cores as well: the ladder's first steps would say the same once more
-BACKWARD = ("standard backward", "recompute backward")  # of step05; its forward is step04's
 TORCH_METHODS = ("eager", "SDPA efficient", "SDPA flash", "SDPA cuDNN")
-SCALING_PROGRAMS, SCALING_TORCH_METHODS = ("step02", "step04"), ("eager", "SDPA flash")
+SCALING, SCALING_TORCH = ("step02", "step04"), ("eager", "SDPA flash")  # an N x N matrix in HBM, and none: the article's two
 DTYPES = ("fp32", "fp16", "bf16")
 HEADLINE = 4096
 SEQLENS = (4096, 16384, 1024, 512, 8192, 2048)  # what documents show comes first: a run that ends early lacks the sizes between
 SCALING_SEQLENS = (131072, 65536, 32768, 16384, 8192, 4096, 2048, 1024)
-STEP_SECONDS, TORCH_SECONDS = 600, 600  # no run takes so long; one that hangs must not hold the GPU
-MEASURED = ("time", "predicted_ms", "tflops", "flops", "hbm_expected_bytes", "hbm_at_least", "hbm_measured_bytes", "requested_expected_bytes", "requested_measured_bytes",
-            "l2_to_sm_measured_bytes", "spill_bytes", "by_tensor", "extra_bytes", "grows", "error", "kernels", "kernel_count")
+SECONDS = 600  # no run takes so long; one that hangs must not hold the GPU
+MEASURED = ("time", "predicted_ms", "tflops", "flops", "hbm_expected_bytes", "hbm_at_least", "hbm_measured_bytes",
+            "requested_expected_bytes", "requested_measured_bytes", "l2_to_sm_measured_bytes", "spill_bytes", "by_tensor", "extra_bytes",
+            "grows", "error", "kernels", "kernel_count")
 
 
-class CannotRun(Exception):
-    """The table cannot be measured here; `code` is the exit code."""
-
-    def __init__(self, code, line):
-        super().__init__(line)
-        self.code = code
-
-
-# ---- which problems -----------------------------------------------------------------------------------------------------------
+# ---- which problems, and who runs at them -----------------------------------------------------------------------------
 
 
 def problems(dtypes, head_dims, causals, seqlens, scaling, batch=None, heads=None):
     """The configurations in the order in which they are measured."""
+    in_order = sorted(seqlens, key=lambda n: SEQLENS.index(n) if n in SEQLENS else len(SEQLENS))
     found = [{"dtype": dtype, "batch": batch or batch_of(n), "heads": heads or heads_of(d), "seqlen": n, "head_dim": d, "causal": causal}
-             for n in sorted(seqlens, key=lambda n: SEQLENS.index(n) if n in SEQLENS else len(SEQLENS)) for dtype in dtypes for d in head_dims for causal in causals]
+             for n in in_order for dtype in dtypes for d in head_dims for causal in causals]
     after_headline = sum(problem["seqlen"] == HEADLINE for problem in found)
     if scaling:
-        found[after_headline:after_headline] = [{"dtype": "fp16", "batch": 1, "heads": 16, "seqlen": n, "head_dim": 64, "causal": False} for n in SCALING_SEQLENS]
+        found[after_headline:after_headline] = [
+            {"dtype": "fp16", "batch": 1, "heads": 16, "seqlen": n, "head_dim": 64, "causal": False} for n in SCALING_SEQLENS]
     return found
 
 
-def programs_of(problem):
+def runs_of(programs, problem):
     """[(program, product)] in the order in which they run; a product is fp32's alone, else None."""
-    if problem["dtype"] != "fp32":
-        return [(program, None) for program in (SCALING_PROGRAMS if set_of(problem) == "scaling" else PROGRAMS)]
-    return [(program, CUDA_CORES) for program in PROGRAMS if program not in IN_HALF_ALONE] + [(program, TENSOR_CORES) for program in ON_TENSOR_CORES]
+    here = [program for program in programs if program["kind"] != "device"]
+    if set_of(problem) == "scaling":
+        here = [program for program in here if program["id"] in SCALING]
+    runs = [(program, product) for program in here for product in products_of(program, problem["dtype"])]
+    return sorted(runs, key=lambda run: PRODUCTS.index(run[1] or PRODUCTS[0]))
 
 
 def torch_methods_of(problem):
-    return SCALING_TORCH_METHODS if set_of(problem) == "scaling" else TORCH_METHODS
+    return SCALING_TORCH if set_of(problem) == "scaling" else TORCH_METHODS
 
 
 def passes_of(problem):
@@ -94,8 +90,10 @@ def step_row(run, method, problem, product):
     checks = method["exactness"]
     verified = bool(checks) and all(check["pass"] for check in checks) and run["verdict"].startswith("PASS")
     if not verified:
-        failures = "; ".join([f"{check['output']}: {check['reason']}" for check in checks if not check["pass"]] + list(run["failures"]))
-        return not_run_row(name, title, True, which, problem, f"its result was wrong: {failures or run['verdict']}", verified=False, product=product)
+        wrong = [f"{check['output']}: {check['reason']}" for check in checks if not check["pass"]]
+        what = "its result was wrong" if wrong else "its result was right, but"
+        why = f"{what}: {'; '.join(wrong + list(run['failures'])) or run['verdict']}"
+        return not_run_row(name, title, True, which, problem, why, verified=False, product=product)
     traffic, timed = method["traffic"], method["time"]
     row = {"method": name, "title": title, "ours": True, "pass": which, "product": product, **problem, "not_run": None, "emulated": timed["emulated"], "verified": True,
            "verdict": run["verdict"], "time": {key: timed[key] for key in ("median_ms", "p10_ms", "p90_ms", "runs")}}
@@ -121,7 +119,7 @@ def torch_row(measured, which, problem):
     """The row of one method of compare_pytorch.run_pass()."""
     name, title = measured["method"], f"PyTorch {measured['method']}"
     if measured["not_run"]:
-        shortage = re.match(r"CUDA out of memory\. Tried to allocate [\d.]+ \w+", measured["not_run"])  # what follows tells of processes
+        shortage = re.match(r"CUDA out of memory\. Tried to allocate [\d.]+ \w+", measured["not_run"])  # processes follow
         return not_run_row(name, title, False, which, problem, shortage.group() if shortage else measured["not_run"])
     row = not_run_row(name, title, False, which, problem, None)
     row["time"] = {key: measured["time"][key] for key in ("median_ms", "p10_ms", "p90_ms", "runs")}
@@ -140,112 +138,91 @@ def torch_row(measured, which, problem):
     return row
 
 
-# ---- the steps' executables -------------------------------------------------------------------------------------------------
-
-
-def call(command, seconds=STEP_SECONDS):
-    """(exit code, stdout, last line of stderr)."""
-    try:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return 124, "", f"stopped: longer than {seconds} s"
-    return done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
+# ---- the steps' executables -------------------------------------------------------------------------------------------
 
 
 def device_figures(folder):
     """(step00's object, why there is no GPU or None). Measures the GPU in a few seconds: predictions come from it."""
     step00 = pathlib.Path(folder, "step00").resolve()
     if not step00.is_file():
-        raise CannotRun(2, f"{folder}: no step00 there; `make table` builds all that is needed, --folder names another build")
-    code, stdout, line = call([step00, "--json", "-"])
+        raise Stop(f"{folder}: no step00 there; `make table` builds all that is needed, --folder names another build")
+    code, stdout, stderr = call([step00, "--json", "-"], SECONDS)
     if code != 0:
-        raise CannotRun(code if code in (2, 4) else 4, f"step00: {line}")
+        raise Stop(f"step00: {last_line(stderr)}", code if code in (2, 4) else 4)
     figures = json.loads(stdout)
     return figures, figures["gpu_reason"] if figures["gpu"] is None else None
 
 
 def flags_of(problem, product=None):
-    return ["--dtype", problem["dtype"], "--batch", problem["batch"], "--heads", problem["heads"], "--seqlen", problem["seqlen"], "--head-dim", problem["head_dim"],
-            *(["--causal"] if problem["causal"] else []), *(["--product", product] if product else [])]
+    sizes = [word for key in ("dtype", "batch", "heads", "seqlen", "head_dim") for word in (f"--{key.replace('_', '-')}", problem[key])]
+    return [*sizes, *(["--causal"] if problem["causal"] else []), *(["--product", product] if product else [])]
 
 
 def expected_methods(program):
     """[(method, pass)] of the rows that a program gives."""
-    return [(f"{program} {name}", "backward") for name in BACKWARD] if program == "step05" else [(program, "forward")]
+    return [(name, "backward" if backward else "forward") for name, backward in methods_of(program)]
 
 
-def program_rows(folder, program, product, problem, device_flags, counters="off"):
+def program_rows(program, product, problem, device_flags, counters="off"):
     """The rows of one executable at one problem; `counters` is --traffic's value."""
-    path = pathlib.Path(folder, program).resolve()
-    if not path.is_file():
-        missing = "not built: `make yardstick` builds it where CMake finds cuBLAS" if program == "yardstick" else "not built"
-        return [not_run_row(name, program, True, which, problem, missing, product=product) for name, which in expected_methods(program)]
     flags = ["--json", "-", *flags_of(problem, product), *device_flags, "--traffic"]
-    code, stdout, line = call([path, *flags, counters])
-    lost_with_counters = code < 0 and counters != "off"  # a signal: the profiler's libraries run inside of the program
+    code, stdout, stderr = call([program["path"], *flags, counters], SECONDS)
+    lost_with_counters = code if code < 0 and counters != "off" else 0  # a signal: the profiler's libraries run inside of the program
     if lost_with_counters:
-        signal = -code
-        code, stdout, line = call([path, *flags, "off"])
+        code, stdout, stderr = call([program["path"], *flags, "off"], SECONDS)
     if code == 2:
-        raise CannotRun(2, line)
-    if not stdout.strip().startswith("{"):
-        return [not_run_row(name, program, True, which, problem, line or f"exit {code}", False if code == 1 else None, product) for name, which in expected_methods(program)]
-    run = json.loads(stdout)
+        raise Stop(last_line(stderr))
     wanted = expected_methods(program)
+    if not stdout.strip().startswith("{"):
+        why, verified = last_line(stderr) or f"exit {code}", False if code == 1 else None
+        return [not_run_row(name, program["title"], True, which, problem, why, verified, product) for name, which in wanted]
+    run = json.loads(stdout)
     rows = [row for row in (step_row(run, method, problem, product) for method in run["methods"]) if (row["method"], row["pass"]) in wanted]
-    if lost_with_counters:
-        for row in (row for row in rows if row["not_run"] is None):
-            row["hbm_measured_bytes_reason"] = f"the run with counters was ended by signal {signal}; this one had none"
+    for row in rows:
+        if lost_with_counters and row["not_run"] is None:
+            row["hbm_measured_bytes_reason"] = f"the run with counters was ended by signal {-lost_with_counters}; this one had none"
     return rows
 
 
-def sweep(folder, problem):
-    """(what step04 --sweep-tiles tells, why it does not, seconds)."""
+def sweep(program, problem):
+    """(what a program's --sweep-tiles tells, why it does not, seconds)."""
     began = time.monotonic()
-    code, stdout, line = call([pathlib.Path(folder, "step04").resolve(), "--sweep-tiles", "--json", "-", *flags_of(problem), "--device", "gpu", "--check", "sample:64"])
+    flags = ["--sweep-tiles", "--json", "-", *flags_of(problem), "--device", "gpu", "--check", "sample:64"]
+    code, stdout, stderr = call([program["path"], *flags], SECONDS)
     found = json.loads(stdout) if code == 0 else None
-    return found, line or f"exit {code}", time.monotonic() - began
+    return found, last_line(stderr) or f"exit {code}", time.monotonic() - began
 
 
-# ---- PyTorch ------------------------------------------------------------------------------------------------------------------
+# ---- PyTorch ----------------------------------------------------------------------------------------------------------
 
 
 class Torch:
-    """torch_rows.py at the other end of two pipes. `versions` is None and `missing` says why where there are no PyTorch rows."""
+    """compare_pytorch in a process of its own: import and CUDA context are paid for once, and between two configurations it holds
+    no tensors, so that the steps find the memory free. `missing` says why there are no PyTorch rows."""
 
-    def __init__(self, command=(sys.executable, str(pathlib.Path(__file__).with_name("torch_rows.py")))):
-        self.command = command
-        first = self._start()
+    def __init__(self):
+        self.pool = None
+        first = self._ask(compare_pytorch.begin)
         self.versions, self.missing = first.get("versions"), first.get("missing") or first.get("failed")
 
-    def _start(self):
-        self.log = tempfile.TemporaryFile("w+", errors="replace")
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
-        return self._read()
-
-    def _read(self):
-        ready, _, _ = select.select([self.process.stdout], [], [], TORCH_SECONDS)
-        line = self.process.stdout.readline() if ready else ""
-        if line:
-            return json.loads(line)
-        self.close()
-        if not ready:
-            return {"failed": f"PyTorch's process gave no answer in {TORCH_SECONDS} s"}
-        self.log.seek(0)
-        return {"failed": f"PyTorch's process ended (exit {self.process.returncode}): {(self.log.read().strip().splitlines() or ['no word'])[-1]}"}
+    def _ask(self, function, *arguments):
+        if self.pool is None:
+            self.pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            self.pid = self.pool.submit(os.getpid).result()
+        try:
+            answer = self.pool.submit(function, *arguments).result(SECONDS)
+        except concurrent.futures.TimeoutError:
+            os.kill(self.pid, signal.SIGKILL)
+            answer = {"failed": f"PyTorch's process gave no answer in {SECONDS} s"}
+        except concurrent.futures.process.BrokenProcessPool:
+            answer = {"failed": "PyTorch's process ended"}
+        if "failed" in answer:  # a CUDA error leaves a process unusable
+            self.close()
+        return answer
 
     def rows(self, problem):
         """All of PyTorch's rows at a problem, those that could not run with their reason."""
-        if self.process.poll() is not None:  # a CUDA error leaves a process unusable
-            self._start()
-        request = {**problem, "passes": passes_of(problem), "methods": torch_methods_of(problem)}
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-            answer = self._read()
-        except (OSError, ValueError):  # a pipe that is broken, or closed because the process did not start again
-            self.close()
-            answer = {"failed": "PyTorch's process ended"}
+        answer = self._ask(compare_pytorch.rows_of, {**problem, "passes": passes_of(problem), "methods": torch_methods_of(problem)})
         found = []
         for which in passes_of(problem):
             measured = {row["method"]: row for row in answer.get(which, [])}
@@ -255,38 +232,28 @@ class Torch:
         return found
 
     def close(self):
-        for pipe in (self.process.stdin, self.process.stdout):
-            try:
-                pipe.close()
-            except OSError:
-                pass
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        if self.pool is not None:
+            self.pool.shutdown()
+            self.pool = None
 
 
-def measure_problem(folder, problem, torch):
+def measure_problem(programs, problem, torch):
     """(rows, [(what ran, seconds)]): ours, then PyTorch's, at one problem."""
     rows, parts = [], []
-
-    def part(name, measure):
-        began = time.monotonic()
-        rows.extend(measure())
-        parts.append((name, time.monotonic() - began))
-
     # The counters take several passes: at the headline, and at what somebody asks for by --batch or --heads.
-    counters = "auto" if set_of(problem) == "other" or (problem["seqlen"] == HEADLINE and set_of(problem) == "sizes") else "off"
-    for program, product in programs_of(problem):
-        part(on_product(program, product),
-             lambda: program_rows(folder, program, product, problem, ["--device", "gpu", "--check", "sample:64"], counters))
-    if torch.versions:
-        part("PyTorch", lambda: torch.rows(problem))
+    at_headline = problem["seqlen"] == HEADLINE and set_of(problem) == "sizes"
+    counters = "auto" if at_headline or set_of(problem) == "other" else "off"
+    tasks = [(on_product(program["id"], product), program_rows, (program, product, problem, ["--device", "gpu", "--check", "sample:64"], counters))
+             for program, product in runs_of(programs, problem)]
+    for name, task, arguments in tasks + ([("PyTorch", torch.rows, (problem,))] if torch.versions else []):
+        began = time.monotonic()
+        rows += task(*arguments)
+        parts.append((name, time.monotonic() - began))
     return rows, parts
 
 
-def expected_keys(problem, with_torch):
+def expected_keys(programs, problem, with_torch):
     """{(method, pass, product)} of a complete configuration."""
-    keys = {(*key, product) for program, product in programs_of(problem) for key in expected_methods(program)}
-    return keys | {(name, which, None) for which in passes_of(problem) for name in torch_methods_of(problem)} if with_torch else keys
+    keys = {(*key, product) for program, product in runs_of(programs, problem) for key in expected_methods(program)}
+    torch = {(name, which, None) for which in passes_of(problem) for name in torch_methods_of(problem)}
+    return keys | torch if with_torch else keys

@@ -2,6 +2,7 @@
 import gc
 import math
 import re
+import statistics
 import time
 
 import torch
@@ -95,7 +96,9 @@ def errors(outputs, truth):
 
 
 def worst_error(found, key):
-    """The largest of the outputs' errors; infinite when one of them is not finite."""
+    """The largest of the outputs' errors; infinite when one of them is not finite, None where the key is not told."""
+    if any(key not in error for error in found.values()):
+        return None
     return max(math.inf if error[key] is None else error[key] for error in found.values())
 
 
@@ -160,14 +163,6 @@ def host_ms(start):
     return min(times)
 
 
-def quantile(values, q):
-    values = sorted(values)
-    place = q * (len(values) - 1)
-    below = int(place)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (place - below) * (values[above] - values[below])
-
-
 def measure(starts, clock, repeat, seconds=0.5):
     """{name: time} of the methods, one run of each in turn, so that clocks and heat fall on all alike. At least 20 rounds and `seconds`
     per method, or `repeat` rounds. A method that runs out of memory on the way has its reason instead of a time."""
@@ -195,7 +190,9 @@ def measure(starts, clock, repeat, seconds=0.5):
     for name, measured in runs.items():
         if name not in lost:
             ms = [run[0] for run in measured]
-            times[name] = {"median_ms": quantile(ms, 0.5), "p10_ms": quantile(ms, 0.1), "p90_ms": quantile(ms, 0.9), "runs": len(ms), "late_runs": sum(run[1] for run in measured)}
+            tenths = statistics.quantiles(ms, n=10, method="inclusive") if len(ms) > 1 else 9 * ms
+            times[name] = {"median_ms": tenths[4], "p10_ms": tenths[0], "p90_ms": tenths[8], "runs": len(ms),
+                           "late_runs": sum(run[1] for run in measured)}
     return times, lost
 
 

@@ -101,13 +101,16 @@ def times_table(results, columns, over=None, **wanted):
                 raise ResultsError(f"times: several rows fit {method} {which} at {' '.join(map(str, head))}; more selectors or columns choose one")
             line.append(times_cell(results, fitting[0] if fitting else None, over))
         lines.append([label(sample) + (f" {which}" if several and which not in label(sample) else ""), *line])
-    why = {}
+    why = {}  # {method and pass: {reason: columns}}, then {(reason, columns): methods and passes}: a reason is told once
     for row in sorted(found, key=lambda row: in_order(head_of(row))):
         if row["not_run"] is not None:
-            why.setdefault((name_of(row), row["pass"], row["not_run"]), []).append(column_heading(columns, row))
-    order = list(samples)
-    return lines + [[f"{label(samples[method, which])} {'' if which in method else which + ' '}({', '.join(places)}): {reason}"]
-                    for (method, which, reason), places in sorted(why.items(), key=lambda entry: order.index(entry[0][:2]))]
+            places = why.setdefault((name_of(row), row["pass"]), {}).setdefault(row["not_run"], [])
+            places.append(column_heading(columns, row))
+    told = {}
+    for (method, which), sample in samples.items():
+        for reason, places in why.get((method, which), {}).items():
+            told.setdefault((reason, ", ".join(places)), []).append(label(sample) + ("" if which in method else f" {which}"))
+    return lines + [[f"{', '.join(names)} ({places}): {reason}"] for (reason, places), names in told.items()]
 
 
 def column_heading(columns, row):

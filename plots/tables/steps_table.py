@@ -74,7 +74,7 @@ def main():
             runs.append(json.loads(done.stdout))
     runs_with_methods = [run for run in runs if "methods" in run]
     if len(runs_with_methods) < len(runs):
-        parser.error("--sweep-tiles and --plan ask a step for another report than this table's: run the steps themselves")
+        parser.error("--sweep-tiles asks a step for another report than this table's: run the step itself")
     if runs:
         print(heading(runs[0]))
         time = "emulated (no GPU time)" if runs[0]["device"] == "cpu" else "time"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the texts that the swap check's model is trained and tested on: train.txt and test.txt beside this file.
 
-    python3 plots/swap/text.py
+    python3 plots/measuring/swap/text.py
 
 Small scenes from a grammar of our own. Each scene names things, their colours and their places, and later asks for them or says a
 sentence again: what comes next stands some hundred characters further back, which is what attention is for. The test set holds no
@@ -9,6 +9,10 @@ scene of the training set.
 """
 import pathlib
 import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
+from plots.script import end_with, write_whole
 
 PEOPLE = "Ada Bruno Clara Dimitri Elena Farid Greta Hugo Ines Jonas Kira Leo Mira Nils Olga Pavel Rosa Samir Tilda Yusuf".split()
 THINGS = "key lamp book clock coin letter map ring rope kettle basket drum mirror candle ladder compass bottle ribbon".split()
@@ -63,9 +67,10 @@ def main():
     folder = pathlib.Path(__file__).resolve().parent
     train = text(seed=1, size=90_000)
     test = text(seed=2, size=9_000, without=train)
-    (folder / "train.txt").write_text("\n\n".join(train) + "\n")
-    (folder / "test.txt").write_text("\n\n".join(test) + "\n")
+    write_whole(folder / "train.txt", "\n\n".join(train) + "\n")
+    write_whole(folder / "test.txt", "\n\n".join(test) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)
