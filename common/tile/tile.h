@@ -30,6 +30,24 @@ struct SramTile {
   }
   __device__ __forceinline__ float load(int row, int col) const { return to_float(*read(row, col, 1)); }
   __device__ __forceinline__ void store(int row, int col, float value) { *write(row, col, 1) = from_float<E>(value); }
+  /// N neighbours in one access; col is a multiple of N.
+  template <int N>
+  __device__ __forceinline__ void load_run(int row, int col, float (&values)[N]) const {
+    const auto run = *reinterpret_cast<const Run<N>*>(read(row, col, N));
+    ATTN_UNROLL for (int n = 0; n < N; ++n) values[n] = to_float(run.element[n]);
+  }
+  template <int N>
+  __device__ __forceinline__ void store_run(int row, int col, const float (&values)[N]) {
+    Run<N> run;
+    ATTN_UNROLL for (int n = 0; n < N; ++n) run.element[n] = from_float<E>(values[n]);
+    *reinterpret_cast<Run<N>*>(write(row, col, N)) = run;
+  }
+
+ private:
+  template <int N>
+  struct alignas(N * sizeof(E)) Run {
+    E element[N];
+  };
 };
 
 /// Rows x Cols fp32 values in the registers of one warp. `Lanes` lanes share a row, so 32 / Lanes rows lie side by side, and

@@ -206,7 +206,7 @@ inline TileMask tile_mask(const Problem& p) { return {static_cast<int>(p.seqlen_
 inline std::vector<KernelCost> copy_engine_cost(const Problem& p) {
   const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc, 1);
   return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine()};
+              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine().by_warpgroups()};
 }
 
 /// Why these steps do not serve the problem, and which step does; "" where they do.
