@@ -1,6 +1,6 @@
 // step00's warpgroup products: how many per second a Hopper SM makes of tiles in SRAM                      docs/00-two-memories.md
-#include "common/tile/warpgroup.h"
 #include "step00_measurement.h"
+#include "common/tile/warpgroup.h"
 
 namespace attention::ATTN_DEVICE::step00 {
 
