@@ -32,7 +32,7 @@ demo: $(BUILD)/CMakeCache.txt
 	  $(MAKE) $$step; \
 	  [ $$step = step00 ] || $(BUILD)/$$step $(RUN_FLAGS) | grep -E '^(step|exact)' || true; \
 	done
-	@python3 plots/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
+	@python3 plots/tables/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
 
 help:
 	@sed -n '/^#   make/s/^#//p; s/^# Variables/Variables/p' Makefile
@@ -62,8 +62,8 @@ RESULTS_SUM := cat docs/results/*.json 2> /dev/null | cksum
 table: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS) step04-tiles $$($(CMAKE) --build $(BUILD) --target help | grep -ow yardstick | head -n 1)
 	@before=$$($(RESULTS_SUM)); \
-	python3 plots/speedup_table.py --run --folder $(BUILD) $(TABLE_FLAGS) || exit; \
-	[ "$$before" = "$$($(RESULTS_SUM))" ] || $(MAKE) plots
+	python3 plots/measuring/measure.py --folder $(BUILD) $(TABLE_FLAGS) || exit; \
+	[ "$$before" = "$$($(RESULTS_SUM))" ] || $(MAKE) plots || true
 
 # Mutants, hunts and exercises follow the steps' text. One that an edit has left without its place fails alone, in its test.
 test: $(BUILD)/CMakeCache.txt
@@ -71,13 +71,10 @@ test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target variants -- $(if $(wildcard $(BUILD)/build.ninja),-k 0,-k) || echo "go on: their tests say which are missing"
 	@$(CTEST) --test-dir $(BUILD) --output-on-failure
 
-# setup.sh installs the system's Matplotlib, which a python3 from elsewhere (conda, pyenv, a venv) does not see.
-PYTHONS ?= python3 /usr/bin/python3
-WITH_MATPLOTLIB := for python in $(PYTHONS); do $$python -c 'import matplotlib' 2> /dev/null && echo $$python && break; done
+# What was drawn from the same results stays as it is. Without Matplotlib the script says how to get it.
 .PHONY: plots
 plots:
-	@python=$$($(WITH_MATPLOTLIB)) || { echo "make plots: Matplotlib is missing; ./setup.sh plots installs it" >&2; exit 1; }; \
-	$$python plots/draw_all.py $(RESULTS)
+	@$$(sh cmake/python_with.sh matplotlib || echo python3) plots/figures/draw_all.py $(RESULTS)
 
 $(BUILD)/CMakeCache.txt:
 	@./setup.sh
