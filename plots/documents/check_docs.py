@@ -68,7 +68,9 @@ def check_links(root, documents):
                 continue
             if file.suffix == ".md":
                 linked[path].add(file)
-            if fragment and (file.suffix != ".md" or fragment not in Document(file.name, read_text(file)).slugs()):
+            if fragment and file.suffix != ".md":
+                yield where + "name the code in the link's words, not its line: lines move"
+            elif fragment and fragment not in Document(file.name, read_text(file)).slugs():
                 yield where + "the file has no such heading"
     start = root / "README.md"
     reached, open_ends = {start}, [start]

@@ -143,6 +143,7 @@ class Faults(Made):
             ("page.md#two-words--and-code", "page.md#two-words-and-code", 2, "no such heading"),
             ("(#a-title)", "(#the-title)", 2, "no such heading"),
             ("docs/picture.svg", "docs/picture.png", 3, "no such file"),
+            ("`int main()`](src/main.cu", "`int main()`](src/main.cu#L3", 3, "not its line"),
             ("(docs)", "(../..)", 2, "no such file"),
         ):
             self.planted("README.md", was, now, f"README.md:{line}", what, "--only", "links")
