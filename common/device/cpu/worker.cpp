@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
+#include <utility>
 
 #include "common/device/cpu/source_lines.h"
 
@@ -141,6 +143,7 @@ void Worker::run_block(int64_t block) {
       idle_.push_back(&one->fiber);
     }
   }
+  if (std::exchange(out_of_memory_, false)) throw std::bad_alloc();
 }
 
 Fiber& Worker::idle_fiber() {
@@ -207,9 +210,17 @@ void Worker::hand_over() {
   const int me = current_;
   const int next = take_next();
   if (next == me) return;
+  Fiber* to = threads_[next].fiber;
+  if (!to) {
+    try {
+      to = &idle_fiber();
+    } catch (const std::bad_alloc&) {  // it must not pass through the kernel: run_block throws it
+      out_of_memory_ = true;
+    }
+    if (out_of_memory_) threads_[me].fiber->switch_to(os_thread_);  // for good
+  }
   current_ = next;
-  Fiber& to = threads_[next].fiber ? *threads_[next].fiber : idle_fiber();
-  threads_[me].fiber->switch_to(to);
+  threads_[me].fiber->switch_to(*to);
   threadIdx.x = static_cast<unsigned>(me);
 }
 
