@@ -1,8 +1,9 @@
 """The programs of a build and what each says of itself: `./stepNN --describe`. No script holds a list of steps.
 
-    for program in described("build"):
-        print(program["id"], program["dtypes"])
+for program in described("build"):
+    print(program["id"], program["dtypes"])
 """
+
 import concurrent.futures
 import json
 import pathlib
@@ -53,4 +54,6 @@ def products_of(program, dtype):
 def runs_on(program, capability):
     """Whether a program has kernels for a GPU of this compute capability, 90 for 9.0."""
     gpu = program["devices"]["gpu"]
-    return gpu["compiled"] and gpu.get("capability_exactly", capability) == capability >= gpu.get("capability_at_least", 0)
+    return gpu["compiled"] and gpu.get("capability_exactly", capability) == capability >= gpu.get(
+        "capability_at_least", 0
+    )

@@ -1,4 +1,5 @@
 """What the scripts share: the command line, running programs, files in UTF-8 that are written whole, tables in text."""
+
 import argparse
 import os
 import pathlib
@@ -116,5 +117,7 @@ def table_text(lines, left=1):
     fits = [line if len(line) == whole else line[:-1] for line in lines]
     widths = [max((len(line[n]) for line in fits if n < len(line)), default=0) for n in range(whole)]
     for line, fit in zip(lines, fits):
-        cells = [cell.ljust(width) if n < left else cell.rjust(width) for n, (cell, width) in enumerate(zip(fit, widths))]
+        cells = [
+            cell.ljust(width) if n < left else cell.rjust(width) for n, (cell, width) in enumerate(zip(fit, widths))
+        ]
         yield "  ".join(cells + line[len(fit) :]).rstrip()

@@ -15,6 +15,7 @@ typed     a time or rate in prose is such a link, or its paragraph says where it
 
 One line per fault, "file:line: what". Exit codes: 0 ok, 1 a fault, 2 bad arguments.
 """
+
 import os
 import pathlib
 import re
@@ -67,7 +68,9 @@ def check_links(root, documents):
                 continue
             if file.suffix == ".md":
                 linked[path].add(file)
-            if fragment and (file.suffix != ".md" or fragment not in Document(file.name, read_text(file)).slugs()):
+            if fragment and file.suffix != ".md":
+                yield where + "name the code in the link's words, not its line: lines move"
+            elif fragment and fragment not in Document(file.name, read_text(file)).slugs():
                 yield where + "the file has no such heading"
     start = root / "README.md"
     reached, open_ends = {start}, [start]
@@ -133,7 +136,13 @@ class Workshop:
         (shims / "make").chmod(0o755)
         self.make = shutil.which("make")
         # The executor, whatever this machine has; and no figures of a GPU.
-        self.environment = {**os.environ, "PATH": f"{shims}:{os.environ['PATH']}", "CHECK_DOCS_MAKE": self.make or "make", "CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": self.holder.name}
+        self.environment = {
+            **os.environ,
+            "PATH": f"{shims}:{os.environ['PATH']}",
+            "CHECK_DOCS_MAKE": self.make or "make",
+            "CUDA_VISIBLE_DEVICES": "",
+            "XDG_CACHE_HOME": self.holder.name,
+        }
 
     def __enter__(self):
         return self
@@ -148,17 +157,31 @@ class Workshop:
         """(exit code, output and errors together)."""
         try:
             done = subprocess.run(
-                command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", timeout=SECONDS, **options)
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+                timeout=SECONDS,
+                **options,
+            )
         except subprocess.TimeoutExpired:
             return None, f"ran for more than {SECONDS} s"
         return done.returncode, done.stdout
 
 
-UNSTABLE = ((re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?\s*(?:ms|us|µs|s)\b"), "(time)"), (re.compile(r"\(\d+ threads?\)"), "(threads)"), (re.compile(r"; built without CUDA|, and this program was built without nvcc"), ""),
-            (re.compile(r"\b\d+ (?=are free|CPU threads)"), "(some) "),
-            # Errors follow the compiler's and the library's roundings. Sizes ("1.1 MB") stay.
-            (re.compile(r"\d+\.\d+(?:e[+-]?\d+)?(?!\d*\s*[kMGT]?B\b)(?![\d.])"), "(number)"), (re.compile(r"\b\d+e[+-]?\d+\b"), "(number)"))
+UNSTABLE = (
+    (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?\s*(?:ms|us|µs|s)\b"), "(time)"),
+    (re.compile(r"\(\d+ threads?\)"), "(threads)"),
+    (re.compile(r"; built without CUDA|, and this program was built without nvcc"), ""),
+    (re.compile(r"\b\d+ (?=are free|CPU threads)"), "(some) "),
+    # Errors follow the compiler's and the library's roundings. Sizes ("1.1 MB") stay.
+    (re.compile(r"\d+\.\d+(?:e[+-]?\d+)?(?!\d*\s*[kMGT]?B\b)(?![\d.])"), "(number)"),
+    (re.compile(r"\b\d+e[+-]?\d+\b"), "(number)"),
+)
 
 
 def stable(line):
@@ -228,13 +251,20 @@ class Shown:
     def __init__(self, root, workshop):
         self.root, self.workshop, self.known = root, workshop, {}
         self.flags_of_scripts = "\n".join(
-            read_text(path) for folder in ("plots", "tests") for path in sorted((root / folder).rglob("*.py")))
+            read_text(path) for folder in ("plots", "tests") for path in sorted((root / folder).rglob("*.py"))
+        )
 
     def complaint(self, words):
         key = tuple(words)
         if key not in self.known:
             kind = words[0]
-            self.known[key] = self.of_make(words[1:]) if kind == "make" else self.of_script(words[1:]) if kind == "python3" else self.of_program(kind[2:], words[1:])
+            self.known[key] = (
+                self.of_make(words[1:])
+                if kind == "make"
+                else self.of_script(words[1:])
+                if kind == "python3"
+                else self.of_program(kind[2:], words[1:])
+            )
         return self.known[key]
 
     def of_make(self, words):
@@ -257,8 +287,12 @@ class Shown:
         if SCRIPT.match(program):
             return None if (self.root / program).is_file() else f"there is no {program}"
         for stop in ("&", ">", "2>"):
-            words = words[:words.index(stop)] if stop in words else words
-        if not PROGRAM.match(program) or not self.workshop.has(program) or any(PLACEHOLDER.search(word) for word in words):
+            words = words[: words.index(stop)] if stop in words else words
+        if (
+            not PROGRAM.match(program)
+            or not self.workshop.has(program)
+            or any(PLACEHOLDER.search(word) for word in words)
+        ):
             return None
         if "--load" in words and not (self.root / words[words.index("--load") + 1]).is_dir():
             return None
@@ -269,7 +303,11 @@ class Shown:
 
 
 def without_device(words):
-    return [word for n, word in enumerate(words) if word != "--device" and words[n - 1:n] != ["--device"] and word not in ("--plan", "--sweep-tiles")]
+    return [
+        word
+        for n, word in enumerate(words)
+        if word != "--device" and words[n - 1 : n] != ["--device"] and word not in ("--plan", "--sweep-tiles")
+    ]
 
 
 def check_commands(root, documents, programs, told):
@@ -278,7 +316,9 @@ def check_commands(root, documents, programs, told):
 
 
 def commands_in(documents, workshop, shown, told):
-    blocks = [(document, block) for document in documents.values() for block in document.blocks if block.language == "sh"]
+    blocks = [
+        (document, block) for document in documents.values() for block in document.blocks if block.language == "sh"
+    ]
     for document, block in blocks:
         start = time.monotonic()
         fault = run_block(document, block, workshop)
@@ -287,7 +327,12 @@ def commands_in(documents, workshop, shown, told):
             yield fault
     for document in documents.values():
         for block in document.blocks:
-            if block.language == "" and any(re.match(r"\s*(?:\$ )?(?:\./(?:step|exercise|hunt)\w+\b|make \w+|python3 \S+\.py|cmake -|ctest |ncu )", line) for line in block.code):
+            if block.language == "" and any(
+                re.match(
+                    r"\s*(?:\$ )?(?:\./(?:step|exercise|hunt)\w+\b|make \w+|python3 \S+\.py|cmake -|ctest |ncu )", line
+                )
+                for line in block.code
+            ):
                 yield f"{document.name}:{block.line}: a command in a plain block: ```sh if the executor can run it in seconds, else ```console"
         for line, text in shown_commands(document):
             for words in simple_commands(text):
@@ -315,7 +360,8 @@ NUMBER = r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?"
 TIME_OR_RATE = re.compile(
     NUMBER + r"(?:\s*(?:-|–|to|and|or)\s*\d[\d,.]*)?\s*(?:ms|µs|us|ns|[kMGT]B/s|[GTP]FLOP/s|[GTP]FLOPS)\b"
     "|" + NUMBER + r"\s*(?:x|×|times|%)\s+(?:faster|slower|as (?:fast|slow|long)|less time|more time)\b"
-    "|" + NUMBER + r"x\s+(?:over|the speed|PyTorch|eager)\b")
+    "|" + NUMBER + r"x\s+(?:over|the speed|PyTorch|eager)\b"
+)
 TYPED = re.compile(r"<!-- typed: *(.*?) *-->", re.DOTALL)
 
 
@@ -332,8 +378,10 @@ def check_typed(documents):
             source, found = TYPED.search(prose), TIME_OR_RATE.search(blanked(prose, COMMENT))
             if found and not (source and source[1]):
                 line = start + paragraph.count("\n", 0, found.start())
-                yield (f"{document.name}:{line}: {' '.join(found[0].split())!r} is typed: make it a link to its row of docs/results, "
-                       "or say where it is from (<!-- typed: reason -->)")
+                yield (
+                    f"{document.name}:{line}: {' '.join(found[0].split())!r} is typed: make it a link to its row of docs/results, "
+                    "or say where it is from (<!-- typed: reason -->)"
+                )
 
 
 # ---- command line -----------------------------------------------------------------------------------------------------
@@ -344,7 +392,9 @@ def main(arguments=None):
     parser.add_argument("--root", type=pathlib.Path, default=REPOSITORY, help="the repository (this one)")
     parser.add_argument("--folder", type=pathlib.Path, help="where the executables are (build)")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, help="(all)")
-    parser.add_argument("--write", action="store_true", help="fill the figures and tables from docs/results, check nothing")
+    parser.add_argument(
+        "--write", action="store_true", help="fill the figures and tables from docs/results, check nothing"
+    )
     parser.add_argument("--verbose", action="store_true", help="tell what each block took")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
@@ -352,7 +402,9 @@ def main(arguments=None):
     told = print if options.verbose else lambda text: None
     if options.write:
         with readable(stored_results(root)):
-            told(f"{len(measured.renew(root, load(stored_results(root)), write=True))} figures and lines of tables rewritten")
+            told(
+                f"{len(measured.renew(root, load(stored_results(root)), write=True))} figures and lines of tables rewritten"
+            )
         return 0
     try:
         documents = read_documents(root)

@@ -10,6 +10,7 @@
 
 docs/results/README.md describes the words. What stands in code (fences, backticks, four spaces) is text about these forms and stays.
 """
+
 import pathlib
 import re
 import shlex
@@ -19,7 +20,9 @@ from plots.results import ResultsError
 from plots.script import read_text, write_whole
 from plots.tables import result_tables
 
-CODE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|^(?:    |\t)[^\n]*$|(?<!`)(`+)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
+CODE = re.compile(
+    r"^(```|~~~).*?^\1[^\n]*$|^(?:    |\t)[^\n]*$|(?<!`)(`+)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE
+)
 BLOCK = re.compile(r"<!-- results:(\S+)(.*?) ?-->(.*?)<!-- /results -->", re.DOTALL)
 HALF = re.compile(r"<!-- /?results\b")
 FIGURE = re.compile(r"\[([^\[\]]*)\]\[([\w.-]+)\]")
@@ -176,7 +179,9 @@ def places(root, text, results):
             if match[1].split() != now.split():  # "2.01 ms" may stand on two lines
                 yield *match.span(1), match[1], now
     for label in definitions.keys() - used:
-        raise ResultsError(f"{line_of(text, definitions[label].start())}: [{label}]: no figure of this page refers to it")
+        raise ResultsError(
+            f"{line_of(text, definitions[label].start())}: [{label}]: no figure of this page refers to it"
+        )
 
 
 def differing_lines(old, new):

@@ -1,4 +1,5 @@
 """What compare_pytorch.py measures with, on PyTorch tensors: errors against float64, times between CUDA events, memory, kernels."""
+
 import gc
 import math
 import re
@@ -18,7 +19,7 @@ def forget_imports():
 # ---- error: the float64 truth -----------------------------------------------------------------------------------------------
 
 
-FLUSHED = 2.0 ** -126 / 1e-6  # in units of tol: what fp32 may lose of one weight
+FLUSHED = 2.0**-126 / 1e-6  # in units of tol: what fp32 may lose of one weight
 
 # What an element may be off by in units of tol stands beside the truth under "allowance of o" and so on, in fp32 alone: there it is the
 # sum of docs/exactness.md, while in 16 bits it also depends on what a method stores between its kernels.
@@ -67,7 +68,9 @@ def reference(q, k, v, d_o, causal, chunk_bytes=1 << 30):
             heads(result["dk"])[head] += ds.T @ q64
             heads(result["dv"])[head] += p.T @ do64
             if allowances:
-                weighted = weighted.maximum(p * lse.abs() / 3 + FLUSHED)  # a backward that recomputes P takes LSE as it was rounded
+                weighted = weighted.maximum(
+                    p * lse.abs() / 3 + FLUSHED
+                )  # a backward that recomputes P takes LSE as it was rounded
                 heads(result[ALLOWANCE + "dv"])[head] += weighted.T @ do64.abs()
                 weighted *= scale * (do64.abs() @ v64.abs().T + (do64 * o64).abs().sum(-1, keepdim=True))
                 heads(result[ALLOWANCE + "dq"])[head, part] = weighted @ k64.abs()
@@ -191,8 +194,13 @@ def measure(starts, clock, repeat, seconds=0.5):
         if name not in lost:
             ms = [run[0] for run in measured]
             tenths = statistics.quantiles(ms, n=10, method="inclusive") if len(ms) > 1 else 9 * ms
-            times[name] = {"median_ms": tenths[4], "p10_ms": tenths[0], "p90_ms": tenths[8], "runs": len(ms),
-                           "late_runs": sum(run[1] for run in measured)}
+            times[name] = {
+                "median_ms": tenths[4],
+                "p10_ms": tenths[0],
+                "p90_ms": tenths[8],
+                "runs": len(ms),
+                "late_runs": sum(run[1] for run in measured),
+            }
     return times, lost
 
 
@@ -217,7 +225,9 @@ def kernels_of(work):
     del result
     events = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     events.sort(key=lambda event: event.time_range.start)
-    kernels = [(event.name, event.time_range.elapsed_us()) for event in events if not re.match(r"Mem(cpy|set)", event.name)]
+    kernels = [
+        (event.name, event.time_range.elapsed_us()) for event in events if not re.match(r"Mem(cpy|set)", event.name)
+    ]
     return kernels, len(events) - len(kernels)
 
 

@@ -7,6 +7,7 @@ biases. The attention is a pair of functions handed in, so that it can be swappe
     forward(q, k, v) -> (o, saved)         q, k, v, o [batch, heads, seqlen, head_dim], causal, scale 1/sqrt(head_dim)
     backward(saved, d_o) -> (dq, dk, dv)    only where gradients are asked for
 """
+
 import json
 import math
 import pathlib
@@ -38,7 +39,7 @@ def sequences(tokens, context):
     batch = (len(tokens) - 1) // context
     if batch == 0:
         raise ValueError(f"the text has {len(tokens)} characters, the model's context is {context}")
-    return tokens[:batch * context].reshape(batch, context), tokens[1:batch * context + 1].reshape(batch, context)
+    return tokens[: batch * context].reshape(batch, context), tokens[1 : batch * context + 1].reshape(batch, context)
 
 
 class EagerAttention:
@@ -74,7 +75,10 @@ def run(weights, config, inputs, targets, attention, gradients=True):
     batch, seqlen = inputs.shape
     x = weights["token"][inputs] + weights["position"][:seqlen]
     for layer in range(config["layers"]):
-        w = {name: weights[f"{layer}.{name}"] for name in ("norm1", "bias1", "qkv", "out", "norm2", "bias2", "up", "down")}
+        w = {
+            name: weights[f"{layer}.{name}"]
+            for name in ("norm1", "bias1", "qkv", "out", "norm2", "bias2", "up", "down")
+        }
         keep_layer = lambda name, gradient, layer=layer: keep(f"{layer}.{name}", gradient)
         a, undo = _attention_block(x, w, config["heads"], attention, keep_layer)
         x = x + a
@@ -126,7 +130,9 @@ def _layer_norm(x, gain, bias, keep):
     def backward(dy):
         keep((dy * normal).sum((0, 1)), dy.sum((0, 1)))
         d_normal = dy * gain
-        return inverse * (d_normal - d_normal.mean(-1, keepdims=True) - normal * (d_normal * normal).mean(-1, keepdims=True))
+        return inverse * (
+            d_normal - d_normal.mean(-1, keepdims=True) - normal * (d_normal * normal).mean(-1, keepdims=True)
+        )
 
     return normal * gain + bias, backward
 
