@@ -1,4 +1,5 @@
-"""plots/documents/check_docs.py: a sound set of documents passes, and each kind of fault is found at its line; so are faults planted in the real ones."""
+"""plots/documents/check_docs.py: a sound set of documents passes, and each kind of fault is found at its line; so are
+faults planted in the real ones."""
 
 import need  # noqa: F401
 
