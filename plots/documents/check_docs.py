@@ -109,7 +109,7 @@ def check_code(root, documents):
 MAKE = """#!/bin/sh
 for target in "$@"; do
   case $target in
-    step[0-9]*|exercise[0-9]*|hunt[0-9]*|playground|yardstick) [ -x "./$target" ] || { echo "make $target: not built" >&2; exit 2; } ;;
+    step[0-9]*|exercise[0-9]*|hunt[0-9]*|playground|yardstick) [ -x "./${target%-tiles}" ] || { echo "make $target: not built" >&2; exit 2; } ;;
     diff[0-9]*) exec "$CHECK_DOCS_MAKE" "$@" ;;
     *) echo "make $target: builds or measures more than a block may; show it as console" >&2; exit 2 ;;
   esac
@@ -128,9 +128,10 @@ class Workshop:
         for entry in root.iterdir():
             if not PROGRAM.match(entry.name) and not entry.name.startswith((".", "build")):
                 (self.folder / entry.name).symlink_to(entry)
-        for entry in programs.iterdir() if programs.is_dir() else ():
-            if PROGRAM.match(entry.name) and os.access(entry, os.X_OK):
-                (self.folder / entry.name).symlink_to(entry)
+        for folder in (programs / "tiles", programs):  # as after make stepNN-tiles, where it was made
+            for entry in folder.iterdir() if folder.is_dir() else ():
+                if PROGRAM.match(entry.name) and os.access(entry, os.X_OK) and not self.has(entry.name):
+                    (self.folder / entry.name).symlink_to(entry)
         (self.folder / "build").symlink_to(programs)
         shims = pathlib.Path(self.holder.name) / "bin"
         shims.mkdir()

@@ -304,7 +304,8 @@ def sweep(program, problem):
     """(what a program's --sweep-tiles tells, why it does not, seconds)."""
     began = time.monotonic()
     flags = ["--sweep-tiles", "--json", "-", *flags_of(problem), "--device", "gpu", "--check", "sample:64"]
-    code, stdout, stderr = call([program["path"], *flags], SECONDS)
+    all_tiles = program["path"].parent / "tiles" / program["path"].name  # make step04-tiles
+    code, stdout, stderr = call([all_tiles if all_tiles.exists() else program["path"], *flags], SECONDS)
     found = json.loads(stdout) if code == 0 else None
     return found, last_line(stderr) or f"exit {code}", time.monotonic() - began
 
