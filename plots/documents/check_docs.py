@@ -258,7 +258,7 @@ class Shown:
     """Looks at commands that are shown and not run. What is asked once is remembered."""
 
     def __init__(self, root, workshop):
-        self.root, self.workshop, self.known = root, workshop, {}
+        self.root, self.workshop, self.known, self.targets = root, workshop, {}, None
         self.flags_of_scripts = "\n".join(
             read_text(path) for folder in ("plots", "tests") for path in sorted((root / folder).rglob("*.py"))
         )
@@ -277,11 +277,13 @@ class Shown:
         return self.known[key]
 
     def of_make(self, words):
-        targets = [word for word in words if re.fullmatch(r"[a-z]+\d*", word)]
-        if not self.workshop.make or not targets:
-            return None
-        _, _, errors = call([self.workshop.make, "-n", *targets], cwd=self.root)
-        return last_line(errors) if "No rule to make target" in errors else None
+        """Asks make for its targets: even `make -n` would run a recipe that calls make, and so measure a whole table."""
+        if self.targets is None:
+            _, database, _ = call([self.workshop.make or "true", "-np", "no such target"], cwd=self.root)
+            self.targets = set(re.findall(r"^([a-z]+\d*(?:-[a-z]+)?):", database, re.MULTILINE))
+        targets = [word for word in words if re.fullmatch(r"[a-z]+\d*(?:-[a-z]+)?", word)]
+        unknown = [target for target in targets if self.targets and target not in self.targets]
+        return f"no rule to make target {unknown[0]}" if unknown else None
 
     def of_script(self, words):
         if not words or not SCRIPT.match(words[0]):
