@@ -21,7 +21,10 @@ namespace attention::ATTN_DEVICE::step05 {
 
 /// delta_i = sum over d of O_id dO_id, which is the row sum of P ∘ dP (FlashAttention-2, section 3.1). A warp owns a row.
 template <class E>
-__global__ void delta_of_rows(Global<const E> O, Global<const E> dO, Global<float> delta) {
+__global__ void delta_of_rows(
+    Global<const E> O,      // [1, rows, head_dim]: the rows of all heads
+    Global<const E> dO,     // [1, rows, head_dim]
+    Global<float> delta) {  // [1, 1, rows]
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
   if (row >= O.rows) return;
   float sum[1] = {0};
@@ -40,19 +43,26 @@ struct KeysSram {
 
 /// dK and dV. A block owns Br keys, so everything is transposed: S^T = K Q^T, rows are keys and columns queries.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::In dO,
-              Global<const float> LSE, Global<const float> delta, typename T::Out dK, typename T::Out dV) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) keys_backward(
+    Mask mask,
+    float softmax_scale,
+    typename T::In Q,           // [heads, seqlen_q, head_dim]
+    typename T::In K,           // [heads, seqlen_k, head_dim]
+    typename T::In V,           // [heads, seqlen_k, head_dim]
+    typename T::In dO,          // [heads, seqlen_q, head_dim]
+    Global<const float> LSE,    // [heads, 1, seqlen_q]
+    Global<const float> delta,  // [heads, 1, seqlen_q]
+    typename T::Out dK,         // [heads, seqlen_k, head_dim]
+    typename T::Out dV) {       // [heads, seqlen_k, head_dim]
   auto& sram = dynamic_sram<KeysSram<T>>();
-  const int64_t key_tiles = ceil_div(mask.seqlen_k, T::kBr);
-  const int64_t head = blockIdx.x / key_tiles, k0 = blockIdx.x % key_tiles * T::kBr;
+  const auto [head, k0] = mask.place_of_keys(T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   load_tile<T::kThreads>(sram.k, K.head(head), k0);
   load_tile<T::kThreads>(sram.v, V.head(head), k0);
   typename T::Output dk(warp_row0), dv(warp_row0);
 
-  for (int64_t q0 = mask.queries_begin(k0) / T::kBc * T::kBc; q0 < mask.seqlen_q; q0 += T::kBc) {
+  for (int q0 = mask.queries_begin(k0) / T::kBc * T::kBc; q0 < mask.seqlen_q; q0 += T::kBc) {
     __syncthreads();  // every warp is done with the last query tile
     load_tile<T::kThreads>({&sram.q, &sram.d_o}, {Q.head(head), dO.head(head)}, q0);
     load_tile<T::kThreads>({&sram.lse, &sram.delta}, {LSE.head(head), delta.head(head)}, 0, q0);
@@ -70,9 +80,9 @@ keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K
         ds(i, j) = softmax_scale * p(i, j) * (ds(i, j) - row_delta);
       }
     }
-    fold(dv, p, sram.p, sram.d_o);
+    multiply_ab(dv, p, sram.p, sram.d_o);
     __syncwarp();  // P^T has been read by the row's other lanes before dS^T takes its place
-    fold(dk, ds, sram.p, sram.q);
+    multiply_ab(dk, ds, sram.p, sram.q);
   }
   store_tile(dK.head(head), dk, k0);
   store_tile(dV.head(head), dv, k0);
@@ -88,12 +98,19 @@ struct QueriesSram {
 
 /// dQ. A block owns Br queries and loops over the key tiles they see.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::In dO,
-                 Global<const float> LSE, Global<const float> delta, typename T::Out dQ) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) queries_backward(
+    Mask mask,
+    float softmax_scale,
+    typename T::In Q,           // [heads, seqlen_q, head_dim]
+    typename T::In K,           // [heads, seqlen_k, head_dim]
+    typename T::In V,           // [heads, seqlen_k, head_dim]
+    typename T::In dO,          // [heads, seqlen_q, head_dim]
+    Global<const float> LSE,    // [heads, 1, seqlen_q]
+    Global<const float> delta,  // [heads, 1, seqlen_q]
+    typename T::Out dQ) {       // [heads, seqlen_q, head_dim]
   auto& sram = dynamic_sram<QueriesSram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
-  const int64_t keys_end = mask.keys_end(q0 + T::kBr);
+  const int keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   load_tile<T::kThreads>(sram.q, Q.head(head), q0);
@@ -102,7 +119,7 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
   load_tile<T::kThreads>(sram.delta, delta.head(head), 0, q0);
   typename T::Output dq(warp_row0);
 
-  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
+  for (int k0 = 0; k0 < keys_end; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last key tile
     load_tile<T::kThreads>({&sram.k, &sram.v}, {K.head(head), V.head(head)}, k0);
     __syncthreads();  // the tiles are complete
@@ -113,11 +130,11 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
     multiply_abt(ds, sram.d_o, sram.v);
     ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
       const float lse = sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
-      const float base = lse == -INFINITY ? 0 : lse;  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
+      const float base = finite(lse);
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
         ds(i, j) = softmax_scale * exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - base)) * (ds(i, j) - row_delta);
     }
-    fold(dq, ds, sram.ds, sram.k);
+    multiply_ab(dq, ds, sram.ds, sram.k);
   }
   store_tile(dQ.head(head), dq, q0);
 }
@@ -133,7 +150,7 @@ inline void recompute_backward(const Problem& p, const Tensors& t) {
     const Mask mask{p.seqlen_q, p.seqlen_k, p.causal};
     const auto Q = query_rows<E>(p, Source{t.q, "Q"}), dO = query_rows<E>(p, Source{t.d_o, "dO"});
     const auto K = key_rows<E>(p, Source{t.k, "K"}), V = key_rows<E>(p, Source{t.v, "V"});
-    const auto LSE = row_scalars(p, Source{t.scratch("LSE"), "LSE"}), delta = row_scalars(p, Source{t.scratch("delta"), "delta"});
+    const auto LSE = row_scalars(p, Source{t.lse, "LSE"}), delta = row_scalars(p, Source{t.scratch("delta"), "delta"});
 
     launch("delta", delta_of_rows<E>, ceil_div(p.L(), 4), 128, 0, all_query_rows<E>(p, Source{t.o, "O"}), all_query_rows<E>(p, Source{t.d_o, "dO"}),
            all_row_scalars(p, Target{t.scratch("delta"), "delta"}));
@@ -159,7 +176,7 @@ inline std::vector<KernelCost> recompute_cost(const Problem& p) {
               .loads("K", asked_k, p.Xk()).loads("V", asked_k, p.Xk()).stores("dQ", p.Xq(), p.Xq()).multiplies(queries, 3)};
 }
 
-inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("LSE", p), row_scratch("delta", p)}; }
+inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("delta", p)}; }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, BackwardTiles{}, [](auto t) { return std::max(sizeof(KeysSram<decltype(t)>), sizeof(QueriesSram<decltype(t)>)); });
@@ -168,7 +185,7 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 inline Step step() {
   return {.id = "step05", .title = "recompute backward", .idea = "the backward computes P again from Q, K and LSE; nothing N x N is saved",
           .chapter = "docs/05-recompute-backward.md", .tiles = tiles, .largest_head_dim = 256,
-          .methods = {{.name = "forward", .scratch = step04::scratch, .cost = forward_cost, .run = forward},
+          .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
                       {.name = "standard backward", .backward = true, .scratch = standard_scratch, .cost = standard_cost, .prepare = save_p, .run = standard_backward},
                       {.name = "recompute backward", .backward = true, .scratch = recompute_scratch, .cost = recompute_cost, .prepare = forward, .run = recompute_backward}}};
 }

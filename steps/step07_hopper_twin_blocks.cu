@@ -27,15 +27,21 @@ struct Sram {
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, a warpgroup of it 64, and loops over the key tiles they see.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-attention(TileMask mask, Order order, float softmax_scale, const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
-          const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O, Global<float> LSE) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
+    Mask mask,
+    Order order,
+    float softmax_scale,
+    const __grid_constant__ TensorMap Q,  // [heads, seqlen_q, head_dim]
+    const __grid_constant__ TensorMap K,  // [heads, seqlen_k, head_dim]
+    const __grid_constant__ TensorMap V,  // [heads, seqlen_k, head_dim]
+    const __grid_constant__ TensorMap O,  // [heads, seqlen_q, head_dim]
+    Global<float> LSE) {                  // [heads, 1, seqlen_q]
   using E = typename T::Element;
   static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <= 228 * 1024);  // of an SM; 1024 bytes of each block are the system's
   auto& sram = aligned_sram<Sram<T>>();
-  const auto [head, query_tile] = order.place(blockIdx.x);
-  const int q0 = query_tile * T::kBr, tiles = mask.key_tiles(q0 + T::kBr, T::kBc);
-  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
+  const auto [head, q0] = order.queries(blockIdx.x, T::kBr);
+  const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
+  const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
   const bool leader = threadIdx.x == 0;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
 
@@ -67,26 +73,26 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
 
     sram.k_full[place].wait(parity);
     begin_products();
-    start_scores(s, sram.q, warpgroup * 64, sram.k[place]);
+    start_multiply_abt(s, sram.q, warpgroup * 64, sram.k[place]);
     wait_products<0>();
-    settle(s);
+    fence_registers(s);
 
-    mask.apply(s, q0 + warp_row, j * T::kBc);
-    raise_maxima(s, m, l, alpha, shift, by, scale);
+    apply_mask(mask, s, q0 + warp_row, j * T::kBc);
+    update_maxima(s, m, l, alpha, shift, by, scale);
     scale_rows(o, alpha);
-    weigh(s, shift, by, l);
+    exponentiate(s, shift, by, l);
     pack_weights<E>(p, s);
 
     sram.v_full[place].wait(parity);
     begin_products();
-    start_fold(o, p, sram.v[place]);
+    start_multiply_ab(o, p, sram.v[place]);
     wait_products<0>();
-    settle(o);
-    settle(p);
+    fence_registers(o);
+    fence_registers(p);
   }
 
   named_sync(1 + warpgroup, 128);  // the warpgroup is done with its rows of Q: O takes their place
-  finish_rows(o, m, l, softmax_scale, sram.q, warp_row, O, LSE, mask, q0, head);
+  store_o_and_lse(o, m, l, softmax_scale, sram.q, warp_row, O, LSE, mask, q0, head);
   if (threadIdx.x % 32 == 0) wait_until_copies_back_have_read();  // SRAM must last until then
 }
 
@@ -99,12 +105,10 @@ inline void forward(const Problem& p, const Tensors& t) {
   with_tile(p, Tiles{}, [&](auto tile) {
     using T = decltype(tile);
     const TensorMaps maps = tensor_maps<T>(p, t);
-    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>), tile_mask(p), order_of(p, T::kBr), p.softmax_scale,
-           maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>), Mask{p.seqlen_q, p.seqlen_k, p.causal}, order_of(p, T::kBr), p.softmax_scale,
+           maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
-
-inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
@@ -112,9 +116,9 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 
 inline Step step() {
   return {.id = "step07", .title = "Hopper, twin blocks", .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
-          .chapter = "docs/07-hopper-twin-blocks.md", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
+          .chapter = "docs/07-hopper-twin-blocks.md", .before = "step04", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
           .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
-          .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};
+          .methods = {{.name = "forward", .cost = copy_engine_cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step07

@@ -64,7 +64,11 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --seqlen 1.5", 2, "not a whole number");
   refuses("step04 --seqlen 4k", 2, "not a whole number");
   refuses("step04 --seqlen 99999999999999999999999", 2, "64 bits");
-  refuses("step04 --seqlen 4000000000", 2, "64 bits");
+  refuses("step04 --seqlen 4000000000", 2, "at most 2147479552 queries or keys");
+  for (const char* step : {"step01", "step02", "step03", "step04", "step05", "step06"}) {  // positions have 32 bits
+    refuses(std::string(step) + " --plan --heads 1 --seqlen-q 1 --seqlen-k 2147483648", 2, "at most 2147479552 queries or keys");
+    refuses(std::string(step) + " --plan --heads 1 --seqlen-q 2147483648 --seqlen-k 1", 2, "at most 2147479552 queries or keys");
+  }
   refuses("step04 --batch 4000000000 --heads 4000000000", 2, "64 bits");
   refuses("step04 --no-such-flag", 2, "--no-such-flag");
   refuses("step04 --no-pingpong", 2, "--no-pingpong");  // step08's own
@@ -79,6 +83,8 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --check maybe", 2, "sample:n");
   refuses("step04 --check sample:0", 2, "at least 1");
   refuses("step04 --softmax-scale nan", 2, "finite");
+  refuses("step04 --softmax-scale 1e-50", 2, "above 0");
+  CHECK(run("step04 --seqlen 64 --heads 1 --softmax-scale 1e-40").code == 0);
   refuses("step04 --softmax-scale 0", 2, "above 0");
   refuses("step04 --repeat 0", 2, "--repeat");
   refuses("step04 --sweep-tiles --tile 64x64", 2, "--tile");
@@ -333,6 +339,33 @@ TEST_CASE("a JSON file is written whole or not at all") {
   CHECK(run("step04 --seqlen 0 --json " + path + "2").code == 2);
   CHECK_FALSE(std::filesystem::exists(path + "2"));
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
+}
+
+TEST_CASE("output that is lost ends with exit 2, and says so") {
+  const std::string step = "'" ATTN_STEP_FOLDER "'/step04 --device cpu --seqlen 64 --heads 1";
+  const Folder folder;
+  for (const char* lost : {">/dev/full", ">&-", "--json - >/dev/full", "--json - >&-", "--help-all >/dev/full", "--json /dev/full >/dev/null"}) {
+    INFO(lost);
+    const int status = std::system((step + " " + lost + " 2>" + folder.file("err")).c_str());
+    CHECK(WEXITSTATUS(status) == 2);
+    CHECK(slurp(folder.file("err")).find("cannot be written") != std::string::npos);
+  }
+  std::filesystem::create_directories(folder.file("out/lse.npy"));
+  refuses("step04 --seqlen 1000000 --save " + folder.file("out"), 2, "out/lse.npy: cannot be written: it is a folder");  // found before the run
+  CHECK_FALSE(std::filesystem::exists(folder.file("out/o.npy")));
+}
+
+TEST_CASE("little memory ends with exit 4 and a line") {
+  for (const char* limit : {"150000000", "194560000", "220000000"}) {
+    INFO(limit);
+    const Outcome outcome = run("step04 --seqlen 512 --heads 2 --threads 2", std::string("prlimit --as=") + limit);
+    CHECK((outcome.code == 4 || outcome.code == 0));
+    CHECK(outcome.err_lines() == (outcome.code == 4));
+  }
+  const Folder folder;
+  const std::vector<float> values(1 << 22);
+  for (const char* name : {"q", "k", "v"}) write_npy(folder.file(std::string(name) + ".npy"), {1, 1, 1 << 16, 64}, values);
+  refuses("step04 --plan --load " + folder.path, 4, "bytes of memory", "prlimit --as=50000000");
 }
 
 TEST_CASE("every step in fp16 and bf16") {

@@ -5,15 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 
 #include "build_info.h"
 #include "common/harness/choose.h"
 #include "common/base/error.h"
+#include "common/base/exit_code.h"
 
 namespace attention {
 namespace {
@@ -71,15 +72,14 @@ Call make_call(const char* step_id, const std::string& method_name, const Attent
   return call;
 }
 
-/// Where each scratch buffer begins in the workspace, and its size in all. LSE is a tensor of the interface.
+/// Where each scratch buffer begins in the workspace, and its size in all.
 struct Workspace {
   std::map<std::string, int64_t> offset;
   int64_t bytes = 0;
 };
 Workspace lay_out(const Call& call) {
   Workspace workspace;
-  for (const Scratch& buffer : call.method->scratch(call.problem)) {
-    if (buffer.name == "LSE") continue;
+  for (const Scratch& buffer : scratch_of(*call.method, call.problem)) {
     workspace.offset[buffer.name] = workspace.bytes;
     workspace.bytes += ceil_div(buffer.bytes, kWorkspaceAlignment) * kWorkspaceAlignment;
   }
@@ -100,10 +100,8 @@ Tensors make_tensors(const Call& call, const AttentionTensors* t, void* memory) 
   require("lse", t->lse);
   Workspace workspace = lay_out(call);
   if (workspace.bytes > 0) require("workspace", memory, kWorkspaceAlignment);
-  const auto scratch = [lse = t->lse, memory, workspace = std::move(workspace)](const std::string& name) -> void* {
-    return name == "LSE" ? lse : static_cast<char*>(memory) + workspace.offset.at(name);
-  };
-  return {t->q, t->k, t->v, t->o, t->d_o, t->dq, t->dk, t->dv, scratch};
+  const auto scratch = [memory, workspace = std::move(workspace)](const std::string& name) -> void* { return static_cast<char*>(memory) + workspace.offset.at(name); };
+  return {t->q, t->k, t->v, t->o, t->lse, t->d_o, t->dq, t->dk, t->dv, scratch};
 }
 
 void require_backward(const Call& call, const AttentionTensors* t) {
@@ -115,24 +113,12 @@ void require_backward(const Call& call, const AttentionTensors* t) {
 }
 
 /// Runs `work`, one call at a time; an exception becomes its exit code and its line.
-template <class Work>
-int guarded(char* error, int error_size, Work&& work) {
+int guarded(char* error, int error_size, const std::function<void()>& work) {
   static std::mutex mutex;
-  const auto fail = [&](int code, const char* line) {
-    if (error && error_size > 0) std::snprintf(error, static_cast<size_t>(error_size), "%s", line);
-    return code;
-  };
-  try {
-    const std::lock_guard lock(mutex);
-    work();
-    return 0;
-  } catch (const ExitError& failure) {
-    return fail(failure.code, failure.what());
-  } catch (const std::bad_alloc&) {
-    return fail(4, "out of host memory");
-  } catch (const std::exception& failure) {
-    return fail(4, failure.what());
-  }
+  const std::lock_guard lock(mutex);
+  const Ending ending = end_of(work);
+  if (ending.code != 0 && error && error_size > 0) std::snprintf(error, static_cast<size_t>(error_size), "%s", ending.line.c_str());
+  return ending.code;
 }
 
 }  // namespace

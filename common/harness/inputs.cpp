@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/base/half.h"
 #include "common/base/npy.h"
+#include "common/base/text.h"
 
 namespace attention {
 
@@ -51,6 +53,8 @@ InputTensors load_inputs(Options& options, bool backward) {
   InputTensors inputs;
   bool all_half = q.was_half && k.was_half;
   inputs.v = read_shaped(folder + "v.npy", k.shape, all_half);
+  if (backward && !std::filesystem::exists(folder + "do.npy"))
+    throw BadArguments(fmt::format("{}do.npy: is missing: the backward needs dO, the gradient of O, of q.npy's shape", folder));
   if (backward) inputs.d_o = read_shaped(folder + "do.npy", q.shape, all_half);
   if (!options.dtype) options.dtype = all_half ? Dtype::fp16 : Dtype::fp32;
   inputs.q = std::move(q.values);

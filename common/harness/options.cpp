@@ -5,10 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/text.h"
+#include "common/harness/describe.h"
 
 namespace attention {
 
@@ -48,14 +51,9 @@ CheckChoice parse_check(const std::string& text) {
 }
 
 float parse_scale(const std::string& text) {
-  size_t used = 0;
-  float value = 0;
-  try {
-    value = std::stof(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (used == 0 || used != text.size() || !std::isfinite(value) || value <= 0)
+  char* end = nullptr;
+  const float value = std::strtof(text.c_str(), &end);  // reads numbers below 2^-126 too, where std::stof throws
+  if (text.empty() || *end != '\0' || !std::isfinite(value) || value <= 0)
     throw BadArguments(fmt::format("--softmax-scale {}: must be above 0 and finite in fp32", text));
   return value;
 }
@@ -93,14 +91,6 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-const char* dtype_name(Dtype dtype) { return dtype == Dtype::fp32 ? "fp32" : dtype == Dtype::fp16 ? "fp16" : "bf16"; }
-
-std::string tile_name(TileShape shape) { return fmt::format("{}x{}", shape.br, shape.bc); }
-
-const char* product_name(const Problem& p) { return p.dtype != Dtype::fp32 || p.on_tensor_cores ? "tensor-cores" : "cuda-cores"; }
-
-std::string type_and_product(const Problem& p) { return fmt::format("{}{}", dtype_name(p.dtype), p.on_tensor_cores ? " on tensor cores" : ""); }
-
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help) {
   Options options;
   std::map<std::string, std::string> typed;  // flag -> text, of the flags that take a value
@@ -136,7 +126,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in");
   flag("--sweep-tiles", options.sweep_tiles, "Run every tile that is compiled in and compare them");
   value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0");
-  value("--load", "DIR", "Read q.npy k.npy v.npy (do.npy for the backward); sizes come from the files");
+  value("--load", "DIR", "Read q.npy k.npy v.npy [batch, heads, seqlen, head_dim], and for the backward do.npy, the gradient of O; float32 or float16, whose sizes hold");
   value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none");
   value("--check", "HOW", "full, sample:n rows, or none (full while it takes seconds, else a sample)");
   value("--traffic", "HOW", "Measured traffic: auto or off (auto)");
@@ -145,6 +135,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   std::map<std::string, bool> left_out;
   for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
+  bool described = false;
+  flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)");
   value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)");
   value("--threads", "n", "CPU executor: threads of the operating system (one per core)");
@@ -163,6 +155,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
     throw BadArguments(first_line(error.what()) + " (--help-all lists the flags)");
   }
 
+  if (described) {
+    help = describe(step);
+    return std::nullopt;
+  }
   const auto given = [&](const std::string& name) { return app.count(name) > 0; };
   const auto size = [&](const std::string& name, std::optional<int64_t>& target) {
     if (given(name)) target = parse_size(name, typed[name]);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "common/base/text.h"
 #include "common/harness/choose.h"
 #include "common/harness/regime.h"
 #include "common/roofline/prediction.h"
@@ -231,15 +232,6 @@ std::string no_occupancy_reason(const SweptTile& swept) {
   return swept.method().not_run.empty() ? "the result was wrong" : swept.method().not_run;
 }
 
-std::string human_bytes(int64_t bytes) {
-  const double value = static_cast<double>(bytes);
-  if (value >= 1e12) return fmt::format("{:.1f} TB", value / 1e12);
-  if (value >= 1e9) return fmt::format("{:.1f} GB", value / 1e9);
-  if (value >= 1e5) return fmt::format("{:.1f} MB", value / 1e6);
-  if (value >= 1e3) return fmt::format("{:.1f} kB", value / 1e3);
-  return fmt::format("{} B", bytes);
-}
-
 std::string not_measured_reason(const RunResult& r, const MethodResult& m) {
   if (m.measured) return m.measured->reason;
   if (!r.options.traffic) return "switched off (--traffic off)";
@@ -262,7 +254,7 @@ std::string report_text(const RunResult& r) {
                                                      r.options.race_check == ExecutorOptions::RaceCheck::all ? "all blocks" : r.options.race_check == ExecutorOptions::RaceCheck::ends ? "first and last block of each launch" : "none");
   text += r.trace;
   for (const std::string& path : r.saved) text += "saved     " + path + "\n";
-  if (r.saved.empty() && !r.options.save_dir.empty() && !r.planned_only) text += "saved     nothing: the run failed\n";
+  if (r.saved.empty() && !r.options.save_dir.empty() && !r.planned_only) text += fmt::format("saved     nothing: {}\n", r.not_saved.empty() ? "the run failed" : r.not_saved);
   return text;
 }
 

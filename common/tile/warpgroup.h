@@ -6,6 +6,7 @@
 #include "common/device/gpu/hopper.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
+#include "common/tile/softmax.h"
 #include "common/tile/swizzle.h"
 
 namespace attention {
@@ -29,7 +30,7 @@ __device__ __forceinline__ void copy_tile(SwizzledTile<E, Rows, Cols>& to, const
 
 /// s = Q K^T for the 64 rows of Q from first_row on: started, not finished.
 template <class E, int Br, int Bc, int D>
-__device__ __forceinline__ void start_scores(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& q, int first_row, const SwizzledTile<E, Bc, D>& k) {
+__device__ __forceinline__ void start_multiply_abt(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& q, int first_row, const SwizzledTile<E, Bc, D>& k) {
   const uint64_t a = tile_descriptor(sram_address(&q) + first_row * kPanelRowBytes), b = tile_descriptor(sram_address(&k));
   ATTN_UNROLL for (int step = 0; step < D / 16; ++step)
     WarpgroupProduct<Bc, E>::abt(s, a + along_rows(step, q.kPanelBytes), b + along_rows(step, k.kPanelBytes), step > 0);
@@ -38,43 +39,41 @@ __device__ __forceinline__ void start_scores(float (&s)[Bc / 2], const SwizzledT
 
 /// o += P V: started, not finished.
 template <class E, int Bc, int D>
-__device__ __forceinline__ void start_fold(float (&o)[D / 2], const uint32_t (&p)[Bc / 16][4], const SwizzledTile<E, Bc, D>& v) {
+__device__ __forceinline__ void start_multiply_ab(float (&o)[D / 2], const uint32_t (&p)[Bc / 16][4], const SwizzledTile<E, Bc, D>& v) {
   const uint64_t b = tile_descriptor(sram_address(&v), v.kPanelBytes);
   ATTN_UNROLL for (int step = 0; step < Bc / 16; ++step) WarpgroupProduct<D, E>::ab(o, p[step], b + across_rows(step));
   commit_products();
 }
 
-/// Mask (mask.h) in 32 bits and for these sums.
-struct TileMask {
-  int seqlen_q, seqlen_k;
-  bool causal;
+/// A lane's share of its warp's 16 rows of sums, seen as a Fragment (tile.h): four lanes to a row, runs of two columns.
+template <int N>
+struct SumsView {
+  static constexpr int kRows = 2, kCols = N / 2;
+  float (&value)[N];
+  int row0, col0;
+  __device__ __forceinline__ explicit SumsView(float (&sums)[N]) : value(sums), row0(sum_row(threadIdx.x % 32, 0)), col0(sum_col(threadIdx.x % 32, 0)) {}
+  __device__ __forceinline__ int row(int i) const { return row0 + sum_row(0, 2 * i); }
+  __device__ __forceinline__ int col(int j) const { return col0 + from_col0(j); }
+  static __device__ __forceinline__ int from_col0(int j) { return sum_col(0, index(0, j)); }
+  __device__ __forceinline__ float& operator()(int i, int j) { return value[index(i, j)]; }
 
-  /// The key tiles that the queries before q_end see; one at least, so that a loop's first tile may stand before the loop.
-  __device__ __forceinline__ int key_tiles(int q_end, int bc) const {
-    const int end = causal ? min(q_end, seqlen_q) + seqlen_k - seqlen_q : seqlen_k;
-    return max(1, (end + bc - 1) / bc);
-  }
-  /// s = -inf where the query does not see the key. warp_q is the first of the warp's 16 rows, k0 the tile's first key. Rows past the last
-  /// query see what it sees; they are never stored.
-  template <int N>
-  __device__ __forceinline__ void apply(float (&s)[N], int warp_q, int k0) const {
-    if (k0 + 2 * N <= seqlen_k && (!causal || k0 + 2 * N - 1 <= warp_q + seqlen_k - seqlen_q)) return;
-    const int lane = threadIdx.x % 32;
-    ATTN_UNROLL for (int i = 0; i < 2; ++i) {
-      const int row = warp_q + lane / 4 + 8 * i;
-      const int last = (causal ? min(seqlen_k - 1, row + seqlen_k - seqlen_q) : seqlen_k - 1) - k0 - lane % 4 * 2;
-      ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
-        ATTN_UNROLL for (int c = 0; c < 2; ++c)
-          if (8 * n + c > last) s[4 * n + 2 * i + c] = -INFINITY;
-    }
-  }
+ private:
+  static __device__ __forceinline__ int index(int i, int j) { return j / 2 * 4 + 2 * i + j % 2; }
 };
+
+/// The key tiles that the queries before q_end see; one at least, so that a loop's first tile may stand before the loop.
+__device__ __forceinline__ int key_tiles(const Mask& mask, int q_end, int bc) { return max(1, (mask.keys_seen(q_end - 1) + bc - 1) / bc); }
+
+/// Mask::apply for these sums. warp_q is the first of the warp's 16 rows, k0 the tile's first key.
+template <int N>
+__device__ __forceinline__ void apply_mask(const Mask& mask, float (&s)[N], int warp_q, int k0) {
+  if (k0 + 2 * N > mask.keys_seen(warp_q)) mask.apply_on_edge(SumsView(s), warp_q, k0);
+}
 
 /// The online softmax of a lane's two rows (steps/step04). First for row i: the larger of m and the tile's scores, sought in Chains chains of
 /// comparisons.
 template <int Chains, int N>
 __device__ __forceinline__ float row_maximum(const float (&s)[N], int i, float m) {
-  constexpr unsigned kAllLanes = 0xffffffffu;
   float top[Chains];
   ATTN_UNROLL for (int c = 0; c < Chains; ++c) top[c] = c == 0 ? m : s[2 * i + c];
   ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
@@ -86,23 +85,23 @@ __device__ __forceinline__ float row_maximum(const float (&s)[N], int i, float m
 /// Then m grows to `top`. shift is what the row's scale `by` times m takes away from each exponent: rounded, so that a weight is one
 /// multiply-add. alpha is what the past is scaled by, the quotient of what the weights are relative to, before and now: shifts, rounded too,
 /// not by * (m - m).
-__device__ __forceinline__ void raise_maximum(float top, float by, float& m, float& alpha, float& shift) {
+__device__ __forceinline__ void update_maximum(float top, float by, float& m, float& alpha, float& shift) {
   shift = __fmul_rn(by, finite(top));
   alpha = exp2_or_zero(__fmul_rn(by, m) - shift);
   m = top;
 }
 /// Then s becomes the weights, l their sum (of this lane's columns). Here both rows together:
 template <int N>
-__device__ __forceinline__ void raise_maxima(const float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float (&by)[2], float scale) {
+__device__ __forceinline__ void update_maxima(const float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float (&by)[2], float scale) {
   ATTN_UNROLL for (int i = 0; i < 2; ++i) {
     const float top = row_maximum<1>(s, i, m[i]);
     by[i] = row_scale(__fmul_rn(scale, finite(top)), scale);
-    raise_maximum(top, by[i], m[i], alpha[i], shift[i]);
+    update_maximum(top, by[i], m[i], alpha[i], shift[i]);
     l[i] *= alpha[i];
   }
 }
 template <int N>
-__device__ __forceinline__ void weigh(float (&s)[N], const float (&shift)[2], const float (&by)[2], float (&l)[2]) {
+__device__ __forceinline__ void exponentiate(float (&s)[N], const float (&shift)[2], const float (&by)[2], float (&l)[2]) {
   ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
     ATTN_UNROLL for (int i = 0; i < 2; ++i)
       ATTN_UNROLL for (int c = 0; c < 2; ++c) l[i] += s[4 * n + 2 * i + c] = exp2_or_zero(fmaf(by[i], s[4 * n + 2 * i + c], -shift[i]));
@@ -110,11 +109,11 @@ __device__ __forceinline__ void weigh(float (&s)[N], const float (&shift)[2], co
 /// And here one row after the other, in Chains chains of additions. Whether the scale is row_scale's other one is asked by a quotient, which
 /// is the same for all tiles.
 template <int Chains, int N>
-__device__ __forceinline__ void soften_row_by_row(float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale) {
+__device__ __forceinline__ void online_softmax(float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale) {
   ATTN_UNROLL for (int i = 0; i < 2; ++i) {
-    const float top = row_maximum<Chains>(s, i, m[i]), by = scale_for(fabsf(finite(top)) >= kHugeShift / fabsf(scale), scale);
+    const float top = row_maximum<Chains>(s, i, m[i]), by = power_of_two_if(fabsf(finite(top)) >= kHugeShift / fabsf(scale), scale);
     float shift, sum[Chains] = {};
-    raise_maximum(top, by, m[i], alpha[i], shift);
+    update_maximum(top, by, m[i], alpha[i], shift);
     ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
       ATTN_UNROLL for (int c = 0; c < 2; ++c) sum[c % Chains] += s[4 * n + 2 * i + c] = exp2_or_zero(fmaf(by, s[4 * n + 2 * i + c], -shift));
     ATTN_UNROLL for (int c = 1; c < Chains; ++c) sum[0] += sum[c];
@@ -136,8 +135,8 @@ __device__ __forceinline__ void pack_weights(uint32_t (&p)[N / 8][4], const floa
 /// O = o / l through SRAM (the warp's own 16 rows of `stage`, from warp_row on) to HBM, and LSE. One lane starts the copies; it must wait
 /// until they have read `stage` before that is written again or the block ends.
 template <class E, int Br, int D>
-__device__ __forceinline__ void finish_rows(float (&o)[D / 2], float (&m)[2], float (&l)[2], float softmax_scale, SwizzledTile<E, Br, D>& stage, int warp_row,
-                                            const TensorMap& O, Global<float> LSE, const TileMask& mask, int q0, int head) {
+__device__ __forceinline__ void store_o_and_lse(float (&o)[D / 2], float (&m)[2], float (&l)[2], float softmax_scale, SwizzledTile<E, Br, D>& stage, int warp_row,
+                                            const TensorMap& O, Global<float> LSE, const Mask& mask, int q0, int head) {
   const int lane = threadIdx.x % 32;
   float inverse[2];
   lanes_sum<4>(l);
@@ -166,20 +165,6 @@ struct Turn {
   static __device__ __forceinline__ void pass(int me) { named_arrive(1 + (me + 1 == Consumers ? 0 : me + 1), 256); }
 };
 
-/// Which head and which queries a tile's number means: `group` heads go through their query tiles side by side, so that their K and V stay
-/// in the L2, and the longest rows come first (causal).
-struct Order {
-  int query_tiles, heads, group;
-  struct Place {
-    int head, query_tile;
-  };
-  __device__ __forceinline__ Place place(int tile) const {
-    const int per_group = group * query_tiles, g = tile / per_group, rest = tile - g * per_group;
-    const int size = min(group, heads - g * group);
-    return {g * group + rest % size, query_tiles - 1 - rest / size};
-  }
-};
-
 // ---- what the host prepares --------------------------------------------------------------------------------------------------
 
 /// The tensors of a problem for the copy engine: Q comes a query tile at a time, K and V a key tile, O goes back by 16 rows and 64 columns.
@@ -194,20 +179,16 @@ TensorMaps tensor_maps(const Problem& p, const Tensors& t) {
           tensor_map<E>(t.v, p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels), tensor_map<E>(t.o, p.heads_total(), p.seqlen_q, T::kHeadDim, 16, 1)};
 }
 
-/// Causal: kHeadsTogether heads side by side keep the GPU full at the end. Otherwise all tiles take equally long, and one head's K and V at
-/// a time is best.
 inline Order order_of(const Problem& p, int br) {
-  return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? static_cast<int>(kHeadsTogether) : 1};
+  return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? Order::kTogetherIfCausal : 1};
 }
 
-inline TileMask tile_mask(const Problem& p) { return {static_cast<int>(p.seqlen_q), static_cast<int>(p.seqlen_k), p.causal}; }
-
 /// What one pass over the visited key tiles costs: K and V are asked for once per tile, of which each query tile has one at least
-/// (TileMask::key_tiles). Two products: scores, P V.
+/// (key_tiles). Two products: scores, P V.
 inline std::vector<KernelCost> copy_engine_cost(const Problem& p) {
   const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc, 1);
   return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine()};
+              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine().by_warpgroups()};
 }
 
 /// Why these steps do not serve the problem, and which step does; "" where they do.

@@ -8,50 +8,53 @@
 namespace attention::ATTN_DEVICE::exercise02 {
 
 using step02::launch_scores, step02::launch_values, step02::scratch, step02::cost, step02::tiles;
-using step02::SoftmaxSram, step02::kSoftmaxThreads, step02::with_row_capacity;
+using step02::SoftmaxSram, step02::softmax_threads, step02::with_row_in_sram;
 
-/// P = softmax of each row of S, LSE = the row's log sum of exponentials. One block owns a row.
-template <class E, int Capacity>
-__global__ void softmax(Global<const E> S, Global<E> P, Global<float> LSE) {
-  auto& sram = dynamic_sram<SoftmaxSram<Capacity>>();
+/// P = softmax of each row of S, LSE = the row's log sum of exponentials. One block owns a row; its threads take runs of Run neighbours
+/// in turn, 16 bytes where rows are multiples of that.
+template <class E, int KiB, int Run>
+__global__ void __launch_bounds__(softmax_threads(KiB)) softmax(
+    Global<const E> S,    // [1, rows, seqlen_k]: the rows of all heads
+    Global<E> P,          // [1, rows, seqlen_k]
+    Global<float> LSE) {  // [1, 1, rows]
+  auto& sram = dynamic_sram<SoftmaxSram<E, KiB>>();
   const int64_t row = blockIdx.x;
-  auto s = [&](int64_t j) {
-    if constexpr (Capacity > 0) return sram.row.load(0, j);
-    else return S.load(row, j);
+  constexpr int kStep = softmax_threads(KiB) * Run;
+  const int first = threadIdx.x * Run;
+  auto load = [&](int j, float (&s)[Run]) {
+    if (j < sram.kCapacity) sram.row.load_run(0, j, s);
+    else S.load_run(row, j, s);
   };
 
   float m = -INFINITY;
-  // TODO 1 of 4: read the row from HBM, once. This thread takes the elements threadIdx.x, threadIdx.x + kSoftmaxThreads, ...: keep
-  // each in SRAM (sram.row.store(0, j, x), where Capacity > 0) and their maximum in m.
+  // TODO 1 of 4: read the row from HBM, once. This thread takes the runs that begin at first, first + kStep, ...: keep each in SRAM
+  // (sram.row.store_run(0, j, s), where j < sram.kCapacity) and their maximum in m. S.load_run(row, j, s) loads one into float s[Run].
   // end of TODO 1
   // TODO 2 of 4: m = the maximum of all threads. row_max(m, sram.max) joins them.
   // end of TODO 2
-  const float base = m == -INFINITY ? 0 : m;  // a row that sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+  const float base = finite(m);
 
   float l = 0;  // a sum in pieces: each thread its own columns, then the warps, then the block
-  // TODO 3 of 4: l = the row's sum of exp(s(j) - base): this thread's elements first, then row_sum(l, sram.sum).
+  // TODO 3 of 4: l = the row's sum of exp(s - base): this thread's runs first (load(j, s) has them), then row_sum(l, sram.sum).
   // end of TODO 3
 
   const float inverse = l > 0 ? 1 / l : 0;
-  // TODO 4 of 4: write this thread's elements of P.
+  // TODO 4 of 4: write this thread's runs of P, by P.template store_run<Run>(row, j, s).
   // end of TODO 4
   if (threadIdx.x == 0) LSE.store(0, row, m + logf(l));
 }
 
 inline void launch_softmax(const Problem& p, Source S, Target P, Target LSE) {
-  with_row_capacity<SoftmaxSram>(p, [&](auto capacity) {
-    with_element(p, [&](auto element) {
-      using E = decltype(element);
-      launch("softmax", softmax<E, capacity()>, p.L(), kSoftmaxThreads, sizeof(SoftmaxSram<capacity()>), all_pairs<E>(p, S), all_pairs<E>(p, P),
-             all_row_scalars(p, LSE));
-    });
+  with_row_in_sram<SoftmaxSram>(p, [&]<class E, int KiB, int Run>() {
+    launch("softmax", softmax<E, KiB, Run>, p.L(), softmax_threads(KiB), sizeof(SoftmaxSram<E, KiB>),
+           all_pairs<E>(p, S), all_pairs<E>(p, P), all_row_scalars(p, LSE));
   });
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
   void *S = t.scratch("S"), *P = t.scratch("P");
   launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
-  launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.scratch("LSE"), "LSE"});
+  launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.lse, "LSE"});
   launch_values("values", p, Source{P, "P"}, Source{t.v, "V"}, Target{t.o, "O"});
 }
 

@@ -9,6 +9,7 @@
 #include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
+#include "common/tile/softmax.h"
 #include "common/tile/view.h"
 
 namespace attention::ATTN_DEVICE::playground {
@@ -21,16 +22,16 @@ __global__ void attention(Mask mask, float softmax_scale, Global<const E> Q, Glo
   const int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (n >= LSE.cols) return;
   const int64_t head = n / mask.seqlen_q, row = n % mask.seqlen_q;
-  const int64_t keys_end = mask.keys_end(row + 1);  // this row sees the keys before it
+  const int keys_end = mask.keys_end(static_cast<int>(row) + 1);  // this row sees the keys before it
   const float scale = kLog2e * softmax_scale;
 
   float q[kHeadDim], o[kHeadDim], m = -INFINITY, l = 0;
   ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c) q[c] = c < Q.cols ? Q.head(head).load(row, c) : 0, o[c] = 0;
 
-  for (int64_t k0 = 0; k0 < keys_end; k0 += kKeys) {
-    const int64_t k_end = k0 + kKeys < keys_end ? k0 + kKeys : keys_end;
+  for (int k0 = 0; k0 < keys_end; k0 += kKeys) {
+    const int k_end = k0 + kKeys < keys_end ? k0 + kKeys : keys_end;
     float pv[kHeadDim] = {}, sum = 0, rescale = 1;  // of these keys alone: one chain of additions over all keys would not hold 1e-6
-    for (int64_t j = k0; j < k_end; ++j) {
+    for (int j = k0; j < k_end; ++j) {
       float s = 0;
       ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c)
         if (c < Q.cols) s += q[c] * K.head(head).load(j, c);
@@ -57,11 +58,9 @@ inline void forward(const Problem& p, const Tensors& t) {
     using E = decltype(element);
     launch("attention", attention<E>, ceil_div(p.L(), kThreads), kThreads, 0, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
            query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}),
-           all_row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           all_row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
-
-inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }
 
 /// K and V are asked for once per query row, as far as it sees them: blocks of 1 row, tiles of 1 key. Two products: scores, P V.
 inline std::vector<KernelCost> cost(const Problem& p) {
@@ -75,7 +74,7 @@ inline std::vector<TileChoice> tiles(const Problem&) { return {{{kThreads, kKeys
 
 inline Step step() {
   return {.id = "playground", .title = "your own kernel", .idea = "a thread owns a query row; replace it by your own idea", .chapter = "docs/playground.md",
-          .tiles = tiles, .largest_head_dim = kHeadDim, .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
+          .tiles = tiles, .largest_head_dim = kHeadDim, .methods = {{.name = "forward", .cost = cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::playground

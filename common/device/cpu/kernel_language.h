@@ -40,6 +40,8 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
+constexpr unsigned kAllLanes = 0xffffffffu;  // of a warp, as the mask of the _sync functions
+
 using uint3 = executor::Index3;
 using executor::blockDim;
 using executor::blockIdx;
@@ -107,6 +109,14 @@ struct Global {
     T* to = checked("store", 1, row, col, file, line);
     executor::block_view.requested[tensor_].store += sizeof(T);
     *to = from_float<E>(value);
+  }
+  /// N neighbours in one access: one element or kVector of them.
+  template <int N>
+  void load_run(int64_t row, int64_t col, float (&values)[N], ATTN_CALLER) const {
+    static_assert(N == 1 || N == kVector);
+    const T* from = checked("load", N, row, col, file, line);
+    executor::block_view.requested[tensor_].load += N * sizeof(T);
+    for (int n = 0; n < N; ++n) values[n] = to_float(from[n]);
   }
   /// N neighbours in one access.
   template <int N>
@@ -264,7 +274,7 @@ inline void any_of_lanes(void* const* lanes) {
   for (int lane = 0; lane < executor::kWarp; ++lane) *static_cast<bool*>(lanes[lane]) = any;
 }
 inline bool __any_sync(unsigned mask, bool predicate, ATTN_CALLER) {
-  if (mask != 0xffffffffu) [[unlikely]] executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
+  if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
   executor::warp_collective(any_of_lanes, &predicate, {file, line});
   return predicate;
 }
