@@ -8,13 +8,13 @@
 
 namespace attention {
 
-const Step& any_step(const std::string& id) {
+const Step& any_step(const char* id) {
   for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::gpu})
     if (const Step* step = find_step(device, id)) return *step;
   throw Unsupported("this program has no kernels");
 }
 
-const Step& step_for(DeviceKind device, const std::string& id) {
+const Step& step_for(DeviceKind device, const char* id) {
   if (const Step* step = find_step(device, id)) return *step;
   throw Unsupported(any_step(id).id + (device == DeviceKind::gpu ? " has no GPU kernels in this build" : " runs on a GPU only: its products are a library's"));
 }
@@ -48,7 +48,7 @@ int program(const std::string& id, const std::function<void()>& run) {
     try {
       run();
     } catch (const CheckFailed& wrong) {
-      const std::string& to_do = any_step(id).if_wrong;
+      const std::string& to_do = any_step(id.c_str()).if_wrong;
       throw CheckFailed(wrong.what() + (to_do.empty() ? "" : "; " + to_do));
     }
   });

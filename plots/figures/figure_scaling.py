@@ -3,9 +3,8 @@
 
     python3 plots/figures/figure_scaling.py docs/results/nvidia-h200.json --out docs/figures
 
-From the scaling rows (fp16, d 64, batch 1, 16 heads, forward, not causal). Both axes are logarithmic: a line's slope is its
-exponent, and the numbers on the lines say by how much each doubling of N multiplies the value.
-"""
+From the scaling rows (fp16, d 64, batch 1, 16 heads, forward, not causal). Both axes are logarithmic: a line's slope is
+its exponent, and the numbers on the lines say by how much each doubling of N multiplies the value."""
 
 import math
 import pathlib
@@ -101,7 +100,8 @@ def lines(ax, methods, value):
 
 
 def name_starts(ax, starts):
-    """Each line's name and last ratio, left of its first point, where no other line passes; names that lie close are moved apart."""
+    """Each line's name and last ratio, left of its first point, where no other line passes; names that lie close are
+    moved apart."""
     low, high = (math.log10(y) for y in ax.get_ylim())
     starts.sort(key=lambda start: start[0][1])
     for (point, text), y in zip(

@@ -51,7 +51,8 @@ def heading(run):
     if problem["seqlen_q"] != problem["seqlen_k"]:
         length += f" x {problem['seqlen_k']}"
     return (
-        f"{run['device_name']}: {run['dtype']}{product}, batch {problem['batch']}, heads {problem['heads']}, N {length}, "
+        f"{run['device_name']}: {run['dtype']}{product}, batch {problem['batch']}, heads "
+        f"{problem['heads']}, N {length}, "
         f"d {problem['head_dim']}{', causal' if problem['causal'] else ''}"
     )
 

@@ -98,7 +98,8 @@ class Runner(unittest.TestCase):
         return json.loads((path or self.out).read_text(encoding="utf-8"))["rows"]
 
     def test_headline(self):
-        """Every program of the folder in every product that it describes, and PyTorch: a new step needs no entry anywhere."""
+        """Every program of the folder in every product that it describes, and PyTorch: a new step needs no entry
+        anywhere."""
         code, out, calls = self.run_table()
         self.assertEqual(code, 0, out)
         self.assertEqual(
@@ -107,7 +108,8 @@ class Runner(unittest.TestCase):
             "fp32 on both products, fp16; and sweeps of two dtypes and head_dims, not causal",
         )
         self.assertIn(
-            "step42 --json - --dtype fp16 --batch 4 --heads 16 --seqlen 4096 --head-dim 128 --causal --device gpu --check sample:64 --traffic auto",
+            "step42 --json - --dtype fp16 --batch 4 --heads 16 --seqlen 4096 --head-dim 128 --causal "
+            "--device gpu --check sample:64 --traffic auto",
             calls,
         )
         self.assertEqual(
@@ -120,7 +122,8 @@ class Runner(unittest.TestCase):
         self.assertEqual(len(loaded["rows"]), 4 * (6 + 5 + 8) + 4 * (7 + 8))
         self.assertRegex(
             out,
-            r"\[1/8\] fp32.*: \d+\.\d s \(step01 \d+\.\d, .*yardstick \d+\.\d, step01 on tensor cores .*PyTorch \d+\.\d\), \d+ of 19 rows\n",
+            r"\[1/8\] fp32.*: \d+\.\d s \(step01 \d+\.\d, .*yardstick \d+\.\d, step01 on tensor cores "
+            r".*PyTorch \d+\.\d\), \d+ of 19 rows\n",
         )
         self.assertRegex(
             out,
