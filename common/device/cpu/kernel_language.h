@@ -11,6 +11,7 @@
 
 #include "common/device/cpu/executor.h"
 #include "common/device/cpu/half.h"
+#include "common/device/cpu/layout_names.h"
 #include "common/base/error.h"
 
 // CUDA's keywords that mean nothing on one address space. (Not __noinline__: libstdc++ uses that word itself.)
@@ -19,6 +20,8 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+// Of the OS thread, which runs a block's threads. Such a variable is neither NaN at the start nor watched, as dynamic_sram<Layout>() is.
+#define __shared__ static thread_local
 
 #define ATTN_UNROLL  // keeps arrays in registers on a GPU; here it would only make compiling slow
 #define ATTN_PRODUCT __attribute__((noinline))  // a tile product is a function of its own here: compiled once, not into every kernel
@@ -58,7 +61,10 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 inline void __syncthreads(ATTN_CALLER) { executor::block_barrier({file, line}); }
-inline void __syncwarp(ATTN_CALLER) { executor::warp_barrier({file, line}); }
+inline void __syncwarp(unsigned mask = kAllLanes, ATTN_CALLER) {
+  if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "__syncwarp for some of the lanes: the executor takes whole warps");
+  executor::warp_barrier({file, line});
+}
 
 /// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix. T is float, half or
 /// bfloat16, const to read; values are fp32 on this side of the view. Each access is checked against rows and cols and
@@ -146,6 +152,7 @@ Layout& dynamic_sram(ATTN_CALLER) {
   const executor::BlockView& view = executor::block_view;
   if (sizeof(Layout) > view.sram_bytes) [[unlikely]]
     executor::report_layout(sizeof(Layout), {file, line});
+  executor::block_view.name_of_byte = executor::name_of_byte<Layout>;
   return *reinterpret_cast<Layout*>(view.sram);
 }
 
@@ -234,6 +241,15 @@ __forceinline__ float total(const Partial& acc) { return (acc.sum[0] + acc.sum[1
 __forceinline__ void multiply_add(float (&acc)[4], float a, const float4& b) {
   Unaligned4& sum = reinterpret_cast<Unaligned4&>(acc);
   sum = a * reinterpret_cast<const Vector4&>(b) + sum;
+}
+
+/// Each thread's line as it comes, in the run of the first thread order alone: the others are silent.
+__attribute__((format(printf, 1, 2))) inline int printf(const char* format, ...) {
+  va_list values;
+  va_start(values, format);
+  const int length = executor::print(format, values);
+  va_end(values);
+  return length;
 }
 
 // ---- a warp's collectives ----------------------------------------------------------------------------------------------
