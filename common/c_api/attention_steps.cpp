@@ -1,6 +1,7 @@
 #include "common/c_api/attention_steps.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

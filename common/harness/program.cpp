@@ -18,13 +18,13 @@ std::string no_code_reason(const std::string& failure) {
          (std::getenv("CUDA_FORCE_PTX_JIT") ? "; CUDA_FORCE_PTX_JIT forbids code that is compiled already: unset it" : "; configure again with -DCMAKE_CUDA_ARCHITECTURES=native");
 }
 
-const Step& any_step(const std::string& id) {
+const Step& any_step(const char* id) {
   for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::gpu})
     if (const Step* step = find_step(device, id)) return *step;
   throw Unsupported("this program has no kernels");
 }
 
-const Step& step_for(DeviceKind device, const std::string& id) {
+const Step& step_for(DeviceKind device, const char* id) {
   if (const Step* step = find_step(device, id)) return *step;
   throw Unsupported(any_step(id).id + (device == DeviceKind::gpu ? " has no GPU kernels in this build" : " runs on a GPU only: its products are a library's"));
 }
@@ -59,7 +59,7 @@ int program(const std::string& id, const std::function<void()>& run) {
       run();
     } catch (const CheckFailed& wrong) {
       for (const std::string& line : wrong.also) std::printf("FAIL      %s\n", line.c_str());
-      const std::string& to_do = any_step(id).if_wrong;
+      const std::string& to_do = any_step(id.c_str()).if_wrong;
       throw CheckFailed(wrong.what() + (to_do.empty() ? "" : "; " + to_do));
     } catch (const DeviceFailure& failure) {
       throw DeviceFailure(failure.what() + no_code_reason(failure.what()));

@@ -12,11 +12,11 @@
 namespace attention {
 
 /// A step that this program was linked with ("" = its only one), for --help: its text is the same on both devices.
-const Step& any_step(const std::string& id = "");
+const Step& any_step(const char* id = "");
 
 /// The same with the kernels for `device`. Throws Unsupported where there are none: the GPU's may be missing from the build, the
 /// yardstick has none but the GPU's, a bug hunt none but the executor's.
-const Step& step_for(DeviceKind device, const std::string& id = "");
+const Step& step_for(DeviceKind device, const char* id = "");
 
 /// The command line for `step`, its --json found writable. Empty after --help, which is printed.
 std::optional<Options> read_options(int argc, char** argv, const Step& step);

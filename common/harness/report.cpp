@@ -1,6 +1,7 @@
 #include "common/harness/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -387,6 +389,16 @@ Worker& worker_at(SourceLine place, const char* what) {
   if (!running_worker) [[unlikely]] throw CheckFailed(to_string(place) + ": outside of a kernel: " + what);
   return *running_worker;
 }
+
+/// ATTN_LEAVE_OUT_BARRIER=step04_online_softmax.cu:45: the run goes on as if that barrier were not there, and says so, once.
+/// tests/mutants/barriers.py holds with it that every barrier is needed.
+bool left_out(SourceLine place) {
+  static const char* const which = std::getenv("ATTN_LEAVE_OUT_BARRIER");
+  if (!which || to_string(place) != which) return false;
+  static std::once_flag said;
+  std::call_once(said, [] { std::fprintf(stderr, "left out: the barrier at %s\n", which); });
+  return true;
+}
 }  // namespace
 
 void report(SourceLine place, const std::string& what, const void* caller) { worker_at(place, what.c_str()).give_up_block(place, caller, what); }
@@ -400,10 +412,16 @@ void start_copy(void* to, const void* from, SourceLine place) {
   worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
 }
 void commit_copies(SourceLine place) { worker_at(place, "commit_copies").commit_copies(); }
-void wait_copies(int pending, SourceLine place) { worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0)); }
 int print(const char* format, std::va_list values) { return running_worker ? running_worker->print(format, values) : std::vprintf(format, values); }
-void block_barrier(SourceLine place) { worker_at(place, "__syncthreads").wait_for_block(place); }
-void warp_barrier(SourceLine place) { worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place); }
+void wait_copies(int pending, SourceLine place) {
+  if (!left_out(place)) worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0));
+}
+void block_barrier(SourceLine place) {
+  if (!left_out(place)) worker_at(place, "__syncthreads").wait_for_block(place);
+}
+void warp_barrier(SourceLine place) {
+  if (!left_out(place)) worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place);
+}
 void warp_collective(WarpOperation run, void* deposit, SourceLine place) {
   worker_at(place, "an operation of a warp").wait_for_warp(run, deposit, place);
 }
