@@ -16,10 +16,15 @@ namespace attention::executor {
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 
+/// Room for a T that is never made: its members have addresses to be named by.
 template <class T>
-struct NeverMade {
-  static T value;  // declared only: its members have addresses to be named by
+union NeverMade {
+  char nothing;
+  T value;
+  static NeverMade room;
 };
+template <class T>
+NeverMade<T> NeverMade<T>::room{};
 
 template <auto MemberAddress>
 constexpr std::string_view printed() {
@@ -78,7 +83,7 @@ std::string name_of_byte(const void* sram, int64_t byte) {
   if constexpr (std::is_aggregate_v<Layout>) {
     const auto pointers = member_pointers(*static_cast<Layout*>(const_cast<void*>(sram)));
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (look(std::get<I>(pointers), member_name<std::get<I>(member_pointers(NeverMade<Layout>::value))>()), ...);
+      (look(std::get<I>(pointers), member_name<std::get<I>(member_pointers(NeverMade<Layout>::room.value))>()), ...);
     }(std::make_index_sequence<std::tuple_size_v<decltype(pointers)>>());
   }
   return name;
