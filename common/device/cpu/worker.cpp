@@ -291,14 +291,14 @@ std::string Worker::who_waits_for_what() const {
   for (int first = 0; first < threads_count_; ++first) {
     const KernelThread& it = threads_[first];
     if (told[static_cast<size_t>(first)] || it.state == State::finished) continue;
-    const auto what = [&](int thread) { return what_it_does(thread).substr(("thread " + std::to_string(thread)).size()); };
+    const auto what = [&](int thread) { return what_it_does(thread).substr(("thread " + std::to_string(thread)).size()); };  // " waits for ..."
     int count = 0, last = first;
     for (int other = first; other < threads_count_; ++other)
       if (threads_[other].state == it.state && what(other) == what(first)) {
         told[static_cast<size_t>(other)] = true;
         ++count, last = other;
       }
-    const std::string who = count == 1 ? "thread " + std::to_string(first) : std::to_string(count) + " threads (" + std::to_string(first) + " to " + std::to_string(last) + ")";
+    const std::string who = count == 1 ? "thread " + std::to_string(first) : "each of " + std::to_string(count) + " threads from " + std::to_string(first) + " to " + std::to_string(last);
     all += (all.empty() ? "" : "; ") + who + what(first);
   }
   return all;
