@@ -5,6 +5,7 @@
 
 Every figure comes from the steps' --json; a value that a run does not have shows n/a.
 """
+
 import json
 import pathlib
 import subprocess
@@ -50,14 +51,17 @@ def heading(run):
     if problem["seqlen_q"] != problem["seqlen_k"]:
         length += f" x {problem['seqlen_k']}"
     return (
-        f"{run['device_name']}: {run['dtype']}{product}, batch {problem['batch']}, heads {problem['heads']}, N {length}, "
+        f"{run['device_name']}: {run['dtype']}{product}, batch {problem['batch']}, heads "
+        f"{problem['heads']}, N {length}, "
         f"d {problem['head_dim']}{', causal' if problem['causal'] else ''}"
     )
 
 
 def main():
     parser = OneLineParser(__doc__)
-    parser.add_argument("--folder", type=pathlib.Path, default=REPOSITORY / "build", help="where the executables are (build)")
+    parser.add_argument(
+        "--folder", type=pathlib.Path, default=REPOSITORY / "build", help="where the executables are (build)"
+    )
     options, step_flags = parser.parse_known_args()
     programs = [program for program in described(options.folder) if program["kind"] == "attention"]
     if not programs:
@@ -66,7 +70,9 @@ def main():
     runs, worst_code = [], 0
     for program in programs:
         command = [program["path"], *step_flags, "--json", "-"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+        )
         if done.returncode != 0:  # one that refuses this problem is left out
             worst_code = worst_code or (done.returncode if done.returncode != CANNOT_SERVE else 0)
             print(f"{program['id']}: exit {done.returncode}: {last_line(done.stderr)}", file=sys.stderr)

@@ -1,8 +1,13 @@
 #include "common/device/cpu/worker.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <new>
 #include <numeric>
+#include <utility>
 
 #include "common/device/cpu/random.h"
 #include "common/device/cpu/source_lines.h"
@@ -131,6 +136,7 @@ void Worker::run_block(int64_t block) {
       idle_.push_back(&one->fiber);
     }
   }
+  if (std::exchange(out_of_memory_, false)) throw std::bad_alloc();
 }
 
 Fiber& Worker::idle_fiber() {
@@ -206,9 +212,17 @@ void Worker::hand_over() {
   const int me = current_;
   const int next = take_next();
   if (next == me) return;
+  Fiber* to = threads_[next].fiber;
+  if (!to) {
+    try {
+      to = &idle_fiber();
+    } catch (const std::bad_alloc&) {  // it must not pass through the kernel: run_block throws it
+      out_of_memory_ = true;
+    }
+    if (out_of_memory_) threads_[me].fiber->switch_to(os_thread_);  // for good
+  }
   current_ = next;
-  Fiber& to = threads_[next].fiber ? *threads_[next].fiber : idle_fiber();
-  threads_[me].fiber->switch_to(to);
+  threads_[me].fiber->switch_to(*to);
   threadIdx.x = static_cast<unsigned>(me);
 }
 
@@ -393,6 +407,16 @@ Worker& worker_at(SourceLine place, const char* what) {
   if (!running_worker) [[unlikely]] throw CheckFailed(to_string(place) + ": outside of a kernel: " + what);
   return *running_worker;
 }
+
+/// ATTN_LEAVE_OUT_BARRIER=step04_online_softmax.cu:45: the run goes on as if that barrier were not there, and says so, once.
+/// tests/mutants/barriers.py holds with it that every barrier is needed.
+bool left_out(SourceLine place) {
+  static const char* const which = std::getenv("ATTN_LEAVE_OUT_BARRIER");
+  if (!which || to_string(place) != which) return false;
+  static std::once_flag said;
+  std::call_once(said, [] { std::fprintf(stderr, "left out: the barrier at %s\n", which); });
+  return true;
+}
 }  // namespace
 
 void report(SourceLine place, const std::string& what, const void* caller) { worker_at(place, what.c_str()).give_up_block(place, caller, what); }
@@ -406,28 +430,54 @@ void start_copy(void* to, const void* from, SourceLine place) {
   worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
 }
 void commit_copies(SourceLine place) { worker_at(place, "commit_copies").commit_copies(); }
-void wait_copies(int pending, SourceLine place) { worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0)); }
+void wait_copies(int pending, SourceLine place) {
+  if (!left_out(place)) worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0));
+}
+void block_barrier(SourceLine place) {
+  if (!left_out(place)) worker_at(place, "__syncthreads").wait_for_block(place);
+}
+void warp_barrier(SourceLine place) {
+  if (!left_out(place)) worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place);
+}
 #define ATTN_HOPPER(what) worker_at(place, what).hopper
 #define ATTN_SITE Site{place, __builtin_return_address(0)}
 void make_barrier(void* barrier, int arrivals, SourceLine place) { ATTN_HOPPER("a barrier").make_barrier(barrier, arrivals, ATTN_SITE); }
-void arrive_at_barrier(void* barrier, int64_t bytes, SourceLine place) { ATTN_HOPPER("a barrier").arrive(barrier, bytes, ATTN_SITE); }
-void wait_at_barrier(const void* barrier, int parity, SourceLine place) { ATTN_HOPPER("a barrier").wait(barrier, parity, ATTN_SITE); }
-void named_barrier(int number, int threads, bool waits, SourceLine place) { ATTN_HOPPER("a barrier").named_barrier(number, threads, waits, ATTN_SITE); }
-void fence_stores(SourceLine place) { ATTN_HOPPER("a fence").fence(ATTN_SITE); }
+void arrive_at_barrier(void* barrier, int64_t bytes, SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a barrier").arrive(barrier, bytes, ATTN_SITE);
+}
+void wait_at_barrier(const void* barrier, int parity, SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a barrier").wait(barrier, parity, ATTN_SITE);
+}
+void named_barrier(int number, int threads, bool waits, SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a barrier").named_barrier(number, threads, waits, ATTN_SITE);
+}
+void fence_stores(SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a fence").fence(ATTN_SITE);
+}
 void start_bulk_copy(void* to, const BulkCopy& from, void* barrier, SourceLine place) { ATTN_HOPPER("a copy").start_copy(to, from, barrier, ATTN_SITE); }
 void start_bulk_copy_back(const void* from, const BulkCopy& to, SourceLine place) { ATTN_HOPPER("a copy").start_copy_back(from, to, ATTN_SITE); }
-void commit_bulk_copies_back(SourceLine place) { ATTN_HOPPER("a copy").commit_copies_back(); }
-void wait_bulk_copies_back(SourceLine place) { ATTN_HOPPER("a copy").wait_copies_back(ATTN_SITE); }
-void set_registers(int count, bool takes, SourceLine place) { ATTN_HOPPER("setmaxnreg").set_registers(count, takes, ATTN_SITE); }
-void fence_products(SourceLine place) { ATTN_HOPPER("a fence").fence_products(); }
+void commit_bulk_copies_back(SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a copy").commit_copies_back();
+}
+void wait_bulk_copies_back(SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a copy").wait_copies_back(ATTN_SITE);
+}
+void set_registers(int count, bool takes, SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("setmaxnreg").set_registers(count, takes, ATTN_SITE);
+}
+void fence_products(SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a fence").fence_products();
+}
 void start_product(float* sums, const WarpgroupOperands& operands, SourceLine place) { ATTN_HOPPER("a product").start_product(sums, operands, ATTN_SITE); }
-void commit_products(SourceLine place) { ATTN_HOPPER("a product").commit_products(); }
-void wait_products(int pending, SourceLine place) { ATTN_HOPPER("a product").wait_products(pending, ATTN_SITE); }
+void commit_products(SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a product").commit_products();
+}
+void wait_products(int pending, SourceLine place) {
+  if (!left_out(place)) ATTN_HOPPER("a product").wait_products(pending, ATTN_SITE);
+}
 void use_registers(const void* first, const void* end, SourceLine place) { ATTN_HOPPER("registers").use_registers(first, end, ATTN_SITE); }
 #undef ATTN_SITE
 #undef ATTN_HOPPER
-void block_barrier(SourceLine place) { worker_at(place, "__syncthreads").wait_for_block(place); }
-void warp_barrier(SourceLine place) { worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place); }
 void warp_collective(WarpOperation run, void* deposit, SourceLine place) {
   worker_at(place, "an operation of a warp").wait_for_warp(run, deposit, place);
 }
