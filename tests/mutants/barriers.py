@@ -19,7 +19,7 @@ COUNTED = re.compile(r"^[^/]*?(?:\.(?:init|wait|arrive_and_expect)|\bnamed_(?:sy
 WAIT_FOR_PRODUCTS = re.compile(r"^[^/]*?\bwait_products<\d>\(")
 # What may go without a result that is wrong, and why.
 HARMLESS = {
-    "__syncwarp();": "behind a leader's branch: on a GPU its warp would be held up, nothing else",
+    ("step07_hopper_twin_blocks.cu", "__syncwarp();"): "behind a leader's branch: on a GPU its warp would be held up, nothing else",
 }
 # The default; fp32 on tensor cores; several key tiles, and blocks that see none; wide heads. And without each of the step's techniques.
 RUNS = ([], ["--product", "tensor-cores", "--head-dim", "63"], ["--causal", "--seqlen-q", "700", "--seqlen-k", "300"], ["--head-dim", "128"])
@@ -66,8 +66,8 @@ def main(folder):
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         outcomes = list(pool.map(lambda job: try_with(programs[job[1]][0], job[0][2], job[0][3], programs[job[1]][1]), jobs))
     reached, survivors, harmless = set(), [], 0
-    for ((_, line, variable, value), name), outcome in zip(jobs, outcomes):
-        reason = HARMLESS.get(line.strip()) if variable == "ATTN_LEAVE_OUT_BARRIER" else None
+    for ((source, line, variable, value), name), outcome in zip(jobs, outcomes):
+        reason = HARMLESS.get((source.name, line.split("//")[0].strip())) if variable == "ATTN_LEAVE_OUT_BARRIER" else None
         if outcome:
             reached.add((variable, value))
             print(f"{variable}={value} {name}: {outcome}{f' (harmless: {reason})' if reason and outcome == 'SURVIVES' else ''}")
