@@ -465,14 +465,21 @@ __global__ void by_habit(Global<float> Y) {
   if (threadIdx.x == 0) sum[0] = 0;
   __syncthreads();
   float x = static_cast<float>(threadIdx.x);
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   __syncwarp(0xffffffffu);
-  if (threadIdx.x == 40) sum[0] += x;
+  if (threadIdx.x % 32 == 0) atomicAdd(sum, x);
   __syncthreads();
   if (threadIdx.x == 0) Y.store(0, blockIdx.x, sum[0]), printf("block %d: %g\n", static_cast<int>(blockIdx.x), sum[0]);
 }
+__global__ void shuffles(Global<float> Y) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int got[] = {__shfl_sync(0xffffffffu, lane, 3, 8), __shfl_up_sync(0xffffffffu, lane, 2), __shfl_up_sync(0xffffffffu, lane, 2, 16),
+                     __shfl_down_sync(0xffffffffu, lane, 2), __shfl_xor_sync(0xffffffffu, lane, 9, 8)};
+  for (int n = 0; n < 5; ++n) Y.store(n, lane, static_cast<float>(got[n]));
+}
 __global__ void half_a_warp() { __syncwarp(0xffffu); }
 
-TEST_CASE("__shared__, __syncwarp and printf work as in CUDA", "[executor]") {
+TEST_CASE("__shared__, shuffles, atomicAdd, __syncwarp and printf work as in CUDA", "[executor]") {
   std::FILE* printed = std::tmpfile();
   Tensor y(1, 1, 3);
   {
@@ -482,14 +489,20 @@ TEST_CASE("__shared__, __syncwarp and printf work as in CUDA", "[executor]") {
     executor_options().prints = nullptr;
     launch("by_habit", by_habit, 3, 64, 0, y.out("Y"));  // as in the other thread orders: silent
   }
-  for (int block = 0; block < 3; ++block) CHECK(y.data[block] == 40);
+  Tensor got(1, 5, 32);
+  launch("shuffles", shuffles, 1, 32, 0, got.out("Y"));
+  for (int lane = 0; lane < 32; ++lane) {  // CUDA C++ Programming Guide, warp shuffle functions
+    const int expected[] = {lane / 8 * 8 + 3, lane < 2 ? lane : lane - 2, lane % 16 < 2 ? lane : lane - 2, lane < 30 ? lane + 2 : lane, (lane ^ 9) < (lane / 8 + 1) * 8 ? lane ^ 9 : lane};
+    for (int n = 0; n < 5; ++n) CHECK(got.data[n * 32 + lane] == expected[n]);
+  }
+  for (int block = 0; block < 3; ++block) CHECK(y.data[block] == 63 * 64 / 2);
   std::rewind(printed);
   std::set<std::string> lines;
   int count = 0;
   for (char line[64]; std::fgets(line, sizeof line, printed); ++count) lines.insert(line);
   std::fclose(printed);
   CHECK(count == 3);
-  CHECK(lines.count("block 2: 40\n") == 1);
+  CHECK(lines.count("block 2: 2016\n") == 1);
   CHECK_CONTAINS(finding_of([] { launch("half_a_warp", half_a_warp, 1, 32, 0); }), "__syncwarp for some of the lanes: the executor takes whole warps");
 }
 
