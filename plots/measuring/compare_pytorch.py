@@ -341,7 +341,7 @@ def table(rows):
                 else short_name(max(kernels, key=lambda kernel: kernel["us"])["name"]),
             ]
         )
-    return table_text(lines)
+    return table_text(lines, free=True)
 
 
 def versions(build, why_no_steps):

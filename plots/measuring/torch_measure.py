@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 import time
+import warnings
 
 import torch
 
@@ -226,9 +227,11 @@ def extra_bytes(work, result_bytes):
 def kernels_of(work):
     """[(name, microseconds)] of the kernels that `work` launches, in order, and the number of copies and fills. By
     torch.profiler, which sees every kernel of the process, the steps' too."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        result = work()
-        torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of cycles, which this has one of
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            result = work()
+            torch.cuda.synchronize()
     del result
     events = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     events.sort(key=lambda event: event.time_range.start)
