@@ -392,14 +392,14 @@ static bool written_in_place(const std::string& path) {
   return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
 }
 
-void refuse_unwritable(const std::string& path) {
+void refuse_unwritable(const std::string& flag, const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  if (std::filesystem::is_directory(path)) throw BadArguments(fmt::format("--json {}: is a folder", path));
+  if (std::filesystem::is_directory(path)) throw BadArguments(fmt::format("{} {}: is a folder", flag, path));
   if (written_in_place(path)) {
-    if (access(path.c_str(), W_OK) != 0) throw BadArguments(fmt::format("--json {}: cannot be written", path));
+    if (access(path.c_str(), W_OK) != 0) throw BadArguments(fmt::format("{} {}: cannot be written", flag, path));
     return;
   }
-  if (access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) throw BadArguments(fmt::format("--json {}: its folder does not exist or cannot be written", path));
+  if (access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) throw BadArguments(fmt::format("{} {}: its folder does not exist or cannot be written", flag, path));
 }
 
 void write_whole(const std::string& path, const std::string& text) {

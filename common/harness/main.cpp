@@ -26,6 +26,7 @@ void run_main(int argc, char** argv) {
     Progress progress;
     return run_step(*options, step, chosen, progress);
   }();
+  if (!result.film.empty()) write_whole(options->film, result.film);
   finish(*options, report_text(result), [&] { return json_text(result); }, result.failures);
 }
 

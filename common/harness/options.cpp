@@ -145,6 +145,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   std::map<std::string, bool> left_out;
   for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
+  value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event");
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)");
   value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)");
   value("--threads", "n", "CPU executor: threads of the operating system (one per core)");
@@ -208,8 +209,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   text("--load", options.load_dir);
   text("--save", options.save_dir);
   text("--json", options.json);
+  text("--film", options.film);
   if (options.sweep_tiles)
-    for (const char* one_tile : {"--tile", "--trace-row", "--save"})
+    for (const char* one_tile : {"--tile", "--trace-row", "--save", "--film"})
       if (given(one_tile)) throw BadArguments(fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
   using RaceCheck = ExecutorOptions::RaceCheck;
   if (given("--race-check"))

@@ -30,8 +30,9 @@ std::optional<Options> read_options(int argc, char** argv, const Step& step) {
   if (!options) {
     std::fputs(help.c_str(), stdout);
     flush_output();
-  } else if (!options->json.empty() && options->json != "-") {
-    refuse_unwritable(options->json);
+  } else {
+    if (!options->json.empty() && options->json != "-") refuse_unwritable("--json", options->json);
+    if (!options->film.empty()) refuse_unwritable("--film", options->film);
   }
   return options;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device/cpu/film.h"
 #include "common/device/device_api.h"
 #include "common/harness/check.h"
 #include "common/harness/options.h"
@@ -27,6 +28,7 @@ struct MethodResult {
   std::vector<Scratch> scratch;
   std::vector<CheckResult> checks;      // empty with --check none
   std::optional<TimeStats> time;
+  std::vector<executor::FilmedLaunch> film;  // --film
   std::optional<MeasuredTraffic> measured;  // empty: not asked for, or nothing ran
   int64_t useful_flops = 0;
 
@@ -66,6 +68,7 @@ struct RunResult {
   std::vector<uint64_t> thread_orders;   // CPU executor: the orders that ran
   std::vector<std::string> failures;     // one line each; empty: all is well
   std::string trace;                     // --trace-row's text
+  std::string film;                      // --film's page
   std::vector<std::string> saved;        // files that --save wrote
 };
 

@@ -12,6 +12,7 @@
 #include "common/harness/buffers.h"
 #include "common/base/error.h"
 #include "common/base/half.h"
+#include "common/harness/film.h"
 #include "common/harness/inputs.h"
 #include "common/harness/memory.h"
 #include "common/base/npy.h"
@@ -269,12 +270,25 @@ class Run {
       }
     }
     result_.thread_orders = orders;
+    if (!options_.film.empty()) film(method, into);
     if (!options_.repeat) return;
     executor.thread_order = orders.front();
     executor.race_check = ExecutorOptions::RaceCheck::none;
     int run = 1;
     into.time = measure(device_, work, options_.repeat, [&] { poison_and_prepare(method); },
                         [&] { compare_with_first(method, first, fmt::format("run {}", ++run)); });
+  }
+
+  /// One more run, in index order, of which the film is made.
+  void film(const Method& method, MethodResult& into) {
+    constexpr int64_t kFilmedBlocks = 64;  // of a launch
+    executor_options().thread_order = 0;
+    executor_options().race_check = ExecutorOptions::RaceCheck::none;
+    progress_.stage(fmt::format("{} {}: filming", step_.id, method.name));
+    poison_and_prepare(method);
+    executor::start_film(kFilmedBlocks);
+    method.run(problem_, tensors_);
+    into.film = executor::stop_film();
   }
 
   const Options& options_;
@@ -372,6 +386,7 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   const Problem& problem = result.problem;
   const std::vector<Scratch> scratch = fit_memory(step_, device, has_backward(), result);
   if (options.plan) return result;
+  if (!options.film.empty() && device.kind() != DeviceKind::cpu) throw BadArguments("--film shows what the CPU executor sees: add --device cpu");
 
   if (!options.save_dir.empty()) {
     std::error_code error;
@@ -407,6 +422,13 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   if (options.trace_row) {
     const auto lse = std::find_if(run.outputs().begin(), run.outputs().end(), [](const Output& output) { return output.name == "lse"; });
     result.trace = trace_row(problem, data_.inputs.spans(), *options.trace_row, lse->values[static_cast<size_t>(*options.trace_row)]);
+  }
+  if (!options.film.empty()) {
+    const auto of = [&](const char* name) -> const std::vector<float>& {
+      return std::find_if(run.outputs().begin(), run.outputs().end(), [&](const Output& output) { return output.name == name; })->values;
+    };
+    const int64_t row = options.trace_row.value_or(problem.seqlen_q / 2);
+    result.film = film_page(result, data_.inputs.spans(), row, of("o"), of("lse")[static_cast<size_t>(row)]);
   }
   if (!options.save_dir.empty() && result.failures.empty()) save_outputs(options.save_dir, run.outputs(), result);
   return result;

@@ -94,7 +94,7 @@ int run_main(int argc, char** argv) {
     throw BadArguments(text.substr(0, text.find('\n')) + " (--help lists the flags)");
   }
   if (json->count() > 0 && json_path.empty()) throw BadArguments("--json: the name is empty");
-  if (!json_path.empty() && json_path != "-") refuse_unwritable(json_path);
+  if (!json_path.empty() && json_path != "-") refuse_unwritable("--json", json_path);
 
   const GpuPresence gpu = find_gpu();
 #if defined(ATTN_HAVE_CUDA)

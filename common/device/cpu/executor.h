@@ -48,6 +48,7 @@ struct BlockView {
   unsigned char* sram = nullptr;
   uint64_t sram_bytes = 0;      // what the launch asked for
   uint64_t unwatched_bytes = 0; // accesses within the first so many bytes need no look: sram_bytes, or 0 in a race-checked block
+  bool filmed = false;          // the hooks tell film.h what they see
   int64_t flops = 0;
   Requested requested[kMaxTensors] = {};  // by tensor_id
 
@@ -77,6 +78,7 @@ ATTN_THREAD_LOCAL BlockView block_view;
 /// The number under which accesses to the tensor called `name` are counted; the same name always gives the same number.
 /// Throws std::length_error beyond kMaxTensors names.
 int tensor_id(const char* name);
+std::string tensor_name(int id);
 
 // ---- called by running kernel threads --------------------------------------------------------------------------------
 
@@ -93,6 +95,12 @@ struct HbmAccess {
   int elements;  // 1 or 4
 };
 [[noreturn]] void report_hbm_access(const HbmAccess& access, Place place);
+
+/// The same for an access that is in order, in a block that is filmed; `head` counts from the tensor's first.
+void film_access(const HbmAccess& access, int64_t head, int64_t rows_above, int bytes);
+void film_product(int64_t flops);
+/// After a reduction of `lanes` neighbouring lanes: what the running thread now holds in x[0 .. count - 1].
+void film_row_max(int lanes, int count, const float* x);
 
 /// dynamic_sram<Layout>() with a Layout of `bytes` that the launch did not ask for.
 [[noreturn]] void report_layout(int64_t bytes, Place place);

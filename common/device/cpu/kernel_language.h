@@ -79,6 +79,7 @@ struct Global {
     Global one = *this;
     if (data) one.data += h * rows * cols;
     one.heads_ = 1;
+    one.head_ = h;
     return one;
   }
   /// What lies below the first `row` rows of this head.
@@ -86,6 +87,7 @@ struct Global {
     Global below = *this;
     below.data += row * cols;
     below.rows -= row;
+    below.above_ += row;
     return below;
   }
   float load(int64_t row, int64_t col, ATTN_CALLER) const {
@@ -118,14 +120,18 @@ struct Global {
 
  private:
   int64_t heads_;
+  int64_t head_ = 0, above_ = 0;  // for the film: whose head's matrix this is, and how many of its rows lie above
   int tensor_;
 
   __forceinline__ T* checked(const char* access, int elements, int64_t row, int64_t col, const char* file, int line) const {
     T* address = data + row * cols + col;
     const bool inside = (row >= 0) & (row < rows) & (col >= 0) & (col + elements <= cols) & (data != nullptr);
     const bool aligned = reinterpret_cast<uintptr_t>(address) % (elements * sizeof(T)) == 0;
-    if (!(inside & aligned)) [[unlikely]]
-      executor::report_hbm_access({access, tensor_, data, rows, cols, row, col, elements}, {file, line});
+    if (!(inside & aligned & !executor::block_view.filmed)) [[unlikely]] {
+      const executor::HbmAccess it{access, tensor_, data, rows, cols, row, col, elements};
+      if (!(inside & aligned)) executor::report_hbm_access(it, {file, line});
+      executor::film_access(it, head_, above_, elements * static_cast<int>(sizeof(T)));
+    }
     return address;
   }
 };
@@ -149,7 +155,10 @@ __forceinline__ void note_sram_write(const void* address, int bytes, ATTN_CALLER
 }
 
 /// Adds to LaunchRecord::counted_flops.
-__forceinline__ void count_flops(int64_t flops) { executor::block_view.flops += flops; }
+__forceinline__ void count_flops(int64_t flops) {
+  executor::block_view.flops += flops;
+  if (executor::block_view.filmed) [[unlikely]] executor::film_product(flops);
+}
 
 // ---- arithmetic --------------------------------------------------------------------------------------------------------
 // The C library's fmaxf and expf are calls; these are inline and fit the compiler's vectors. Same results as CUDA's to the
@@ -250,7 +259,10 @@ struct Sum {
 
 /// Each x[n] becomes the maximum (sum) over the `Lanes` neighbouring lanes that share it; all 32 lanes take part.
 template <int Lanes, int N>
-void lanes_max(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line}); }
+void lanes_max(float (&x)[N], ATTN_CALLER) {
+  executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line});
+  if (executor::block_view.filmed) [[unlikely]] executor::film_row_max(Lanes, N, x);
+}
 template <int Lanes, int N>
 void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Sum>, x, {file, line}); }
 /// lanes_max<32> for numbers that are not negative.
