@@ -4,6 +4,7 @@
 
 const films = JSON.parse(document.getElementById('films').textContent);
 const SVG = 'http://www.w3.org/2000/svg';
+const ORDER = ['Q', 'K', 'V', 'S', 'P', 'O', 'LSE', 'dO', 'delta', 'dP', 'dS', 'dQ', 'dK', 'dV', ''];
 const SECTOR = 32;  // bytes: the unit in which memory answers
 const number = new Intl.NumberFormat('en-US');
 const count = (n) => number.format(n);
@@ -107,6 +108,8 @@ function describe(film, state) {
 class Film {
   constructor(film) {
     this.film = film;
+    const rank = (one) => (ORDER.indexOf(one.tensor) + ORDER.length) % ORDER.length;  // others stand last
+    for (const launch of film.launches) launch.counted.sort((a, b) => rank(a) - rank(b));
     this.blockShare = 0;  // which of the filmed blocks: 0 is the first, 1 the last
     this.position = 0;
     this.build();
@@ -162,7 +165,7 @@ class Film {
     this.root = element('section', {className: 'film'},
       element('h2', {textContent: `${film.step}  ${film.title}`}),
       element('p', {className: 'quiet', textContent: `${film.dtype}, batch ${film.batch}, ${plural(film.heads, 'head')}, ${size}, d ${film.head_dim}${mask}, tile ${film.tile}. ${film.verdict}.`}),
-      this.now, this.picture, this.bytes, this.code);
+      this.now, element('div', {className: 'parts'}, element('div', {}, this.picture), element('div', {}, this.bytes, this.code)));
   }
 
   draw(current, state) {

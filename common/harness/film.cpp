@@ -37,7 +37,9 @@ const char* kind_name(FilmEvent::Kind kind) {
 }
 
 /// JSON has no infinity: null stands for -inf.
-json number(double x) { return std::isfinite(x) ? json(std::round(x * 1e4) / 1e4) : json(nullptr); }
+json number(double x) { return std::isfinite(x) ? json(x) : json(nullptr); }
+/// With four decimals: a bar's height needs no more.
+json rounded(double x) { return number(std::round(x * 1e4) / 1e4); }
 
 json event_json(const FilmEvent& event, int head_dim, bool with_lanes) {
   json out{{"kind", kind_name(event.kind)}, {"at", event.place}};
@@ -50,7 +52,7 @@ json event_json(const FilmEvent& event, int head_dim, bool with_lanes) {
   }
   if (event.kind == FilmEvent::Kind::sram_read || event.kind == FilmEvent::Kind::sram_write) out["cols"] = {event.part.first_col, event.part.last_col};
   if (event.flops) out["flops"] = event.flops * head_dim;
-  for (const float m : event.maxima) out["maxima"].push_back(number(m));
+  for (const float m : event.maxima) out["maxima"].push_back(rounded(m));
   return out;
 }
 

@@ -146,7 +146,7 @@ std::string tensor_name(int id) {
   return all.names[static_cast<size_t>(id)];
 }
 
-void report_hbm_access(const HbmAccess& it, Place place) {
+void report_hbm_access(const HbmAccess& it, SourceLine place) {
   const std::string name = tensor_name(it.tensor), row = std::to_string(it.row), col = std::to_string(it.col);
   if (it.access == std::string("head")) report(place, "head " + row + " of " + name + ", which has " + std::to_string(it.rows), __builtin_return_address(0));
   std::string what = std::string(it.access) + (it.elements == 4 ? "4" : "") + " of " + name + " at row " + row + ", column " + col;
