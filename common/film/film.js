@@ -5,6 +5,8 @@
 const films = JSON.parse(document.getElementById('films').textContent);
 const SVG = 'http://www.w3.org/2000/svg';
 const ORDER = ['Q', 'K', 'V', 'S', 'P', 'O', 'LSE', 'dO', 'delta', 'dP', 'dS', 'dQ', 'dK', 'dV', ''];
+const PAIRS = ['S', 'P', 'dP', 'dS'];     // an element per query and key
+const SCALARS = ['LSE', 'delta'];        // one per query, always fp32
 const SECTOR = 32;  // bytes: the unit in which memory answers
 const number = new Intl.NumberFormat('en-US');
 const count = (n) => number.format(n);
@@ -28,8 +30,8 @@ function shape(name, attributes, text) {
 /// Rows and columns of one head of a tensor, and the bytes of one element.
 function dimensions(film, tensor) {
   const element = film.bytes_per_element;
-  if (['S', 'P', 'dS', 'dP'].includes(tensor)) return {rows: film.seqlen_q, cols: film.seqlen_k, bytes: element};
-  if (['LSE', 'delta'].includes(tensor)) return {rows: 1, cols: film.seqlen_q, bytes: 4};
+  if (PAIRS.includes(tensor)) return {rows: film.seqlen_q, cols: film.seqlen_k, bytes: element};
+  if (SCALARS.includes(tensor)) return {rows: 1, cols: film.seqlen_q, bytes: 4};
   if (['K', 'V', 'dK', 'dV'].includes(tensor)) return {rows: film.seqlen_k, cols: film.head_dim, bytes: element};
   return {rows: film.seqlen_q, cols: film.head_dim, bytes: element};
 }
@@ -186,18 +188,22 @@ class Film {
     this.drawCode(event);
   }
 
+  /// Of a picture, in its own units: a narrow screen gets a narrow picture with letters as large.
+  width() { return this.root.clientWidth && this.root.clientWidth < 560 ? 360 : 640; }
+
   /// HBM as strips of one head's tensors, and the block's SRAM and registers below.
   drawMemory(launch, state) {
-    const svg = shape('svg', {viewBox: '0 0 640 330', role: 'img', 'aria-label': 'HBM, SRAM and registers'});
+    const total = this.width();
+    const svg = shape('svg', {viewBox: `0 0 ${total} 330`, role: 'img', 'aria-label': 'HBM, SRAM and registers'});
     const tensors = launch.counted.map((one) => one.tensor);
-    const tall = 150;
+    const tall = 150, gap = 14;
+    const widths = tensors.map((tensor) => PAIRS.includes(tensor) ? 120 : SCALARS.includes(tensor) ? 24 : 40);
+    const fit = Math.min(1, (total - 12) / widths.reduce((sum, width) => sum + width + gap, 0));
     let x = 6;
     svg.append(shape('text', {x, y: 14}, `HBM: head ${state.seen.at(-1)?.at.head ?? 0}`));
-    for (const tensor of tensors) {
+    tensors.forEach((tensor, n) => {
       const {rows, cols} = dimensions(this.film, tensor);
-      const pair = rows > 1 && cols === this.film.seqlen_k && rows === this.film.seqlen_q && ['S', 'P', 'dS', 'dP'].includes(tensor);
-      const scalars = rows === 1;
-      const width = pair ? 120 : scalars ? 14 : 40;
+      const scalars = SCALARS.includes(tensor), width = widths[n] * fit;
       const group = shape('g', {transform: `translate(${x} 38)`});
       group.append(shape('text', {x: 0, y: -6}, tensor));
       const draw = (at, className) => {
@@ -209,15 +215,15 @@ class Film {
       if (state.event.tensor === tensor) draw(state.seen.at(-1).at, 'current');
       group.append(shape('rect', {class: 'tensor', width, height: tall}));
       svg.append(group);
-      x += width + 22;
-    }
+      x += width + gap * fit;
+    });
     this.drawSram(svg, launch, state);
     this.drawRegisters(svg, state);
     return svg;
   }
 
   drawSram(svg, launch, state) {
-    const y = 218, width = 628;
+    const y = 218, width = this.width() - 12;
     svg.append(shape('text', {x: 6, y: y - 6}, launch.sram_bytes ? `SRAM of the block: ${count(launch.sram_bytes)} bytes` : 'SRAM: this kernel uses none'));
     if (!launch.sram_bytes) return;
     const draw = (event, className) => svg.append(shape('rect', {class: className, x: 6 + event.cols[0] / launch.sram_bytes * width, y,
@@ -233,7 +239,7 @@ class Film {
     if (!state.maxima) return;
     const known = state.maxima.filter((m) => m !== null);
     const low = Math.min(...known, 0), top = Math.max(...known, 1e-6);
-    const wide = 628 / state.maxima.length;
+    const wide = (this.width() - 12) / state.maxima.length;
     state.maxima.forEach((m, row) => {
       if (m === null) return;
       const before = state.maximaBefore?.[row] ?? null, tall = Math.max(1, (m - low) / (top - low) * high);
@@ -247,17 +253,18 @@ class Film {
     const {touched, asked} = sectors(this.film, event);
     const moved = touched * SECTOR;
     const figure = element('figure', {style: 'margin: 8px 0 0'});
-    const svg = shape('svg', {viewBox: '0 0 640 74', role: 'img', 'aria-label': 'First access of each lane of a warp'});
+    const total = this.width(), apart = (total - 24) / 31.5;
+    const svg = shape('svg', {viewBox: `0 0 ${total} 74`, role: 'img', 'aria-label': 'First access of each lane of a warp'});
     const {cols, bytes} = dimensions(this.film, event.tensor);
     const addresses = event.lanes.map(([lane, row, col]) => ({lane, at: (row * cols + col) * bytes}));
     const all = [...new Set(addresses.map(({at}) => Math.floor(at / SECTOR)))].sort((a, b) => a - b);
-    const wide = Math.min(60, 628 / all.length);
+    const wide = Math.min(60, (total - 12) / all.length);
     all.forEach((sector, n) => svg.append(shape('rect', {class: 'tensor', x: 6 + n * wide, y: 40, width: wide - 2, height: 26})));
     for (const {lane, at} of addresses) {
       const n = all.indexOf(Math.floor(at / SECTOR)), inside = (at % SECTOR) / SECTOR, width = Math.max(1.5, event.elements * bytes / SECTOR * (wide - 2));
       svg.append(shape('rect', {class: 'lane', x: 6 + n * wide + inside * (wide - 2), y: 42, width, height: 22}));
-      svg.append(shape('line', {class: 'tile-line', x1: 12 + lane * 19.5, y1: 14, x2: 6 + n * wide + inside * (wide - 2) + width / 2, y2: 40}));
-      svg.append(shape('circle', {class: 'lane', cx: 12 + lane * 19.5, cy: 10, r: 4}));
+      svg.append(shape('line', {class: 'tile-line', x1: 12 + lane * apart, y1: 14, x2: 6 + n * wide + inside * (wide - 2) + width / 2, y2: 40}));
+      svg.append(shape('circle', {class: 'lane', cx: 12 + lane * apart, cy: 10, r: 4}));
     }
     figure.append(svg, element('figcaption', {className: 'quiet',
       textContent: `First access of warp 0: ${event.lanes.length} lanes ask for ${asked} bytes and touch ${plural(touched, 'sector')} of ${SECTOR} bytes (${moved} bytes): ` +
@@ -418,6 +425,10 @@ document.addEventListener('keydown', (key) => {
   actions[key.key]();
 });
 
+// Two films of one problem have one row to show.
+const rows = films.filter((film, n) => !films.slice(0, n).some((earlier) => JSON.stringify(earlier.row.scores) === JSON.stringify(film.row.scores)));
+window.addEventListener('resize', () => show(position));
+
 document.getElementById('page').append(
   element('h1', {textContent: films.map((film) => `${film.step} ${film.title}`).join('  |  ')}),
   element('p', {textContent: 'Every event and every byte on this page was seen by the CPU executor while it ran the real kernel. Keys: space plays, left and right step, n jumps to the next event of the chosen kind.'}),
@@ -425,5 +436,5 @@ document.getElementById('page').append(
     play, button('◀', 'One event back', () => show(position - 1)), button('▶', 'One event on', () => show(position + 1)), slider, where, speed,
     kind, button('Next', 'Next event of this kind', jump), element('label', {}, 'block ', block)),
   element('div', {className: shown.length > 1 ? 'films two' : 'films'}, ...shown.map((one) => one.root)),
-  ...films.map(rowView));
+  ...rows.map(rowView));
 show(0);
