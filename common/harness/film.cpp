@@ -8,7 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/film/page.h"
-#include "common/harness/options.h"
+#include "common/base/text.h"
 
 namespace attention {
 

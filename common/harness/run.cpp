@@ -210,9 +210,9 @@ class Run {
     executor_options().thread_order = 0;
     executor_options().race_check = ExecutorOptions::RaceCheck::none;
     progress_.stage(fmt::format("{} {}: filming", step_.id, method.name));
-    poison_and_prepare(method);
+    on_device_.prepare(method);
     executor::start_film(kFilmedBlocks);
-    method.run(problem_, tensors_);
+    method.run(problem_, on_device_.tensors());
     into.film = executor::stop_film();
   }
 

@@ -78,21 +78,21 @@ class Browser(Film):
 
     test_bytes_are_the_reports = test_nothing_is_left_where_it_cannot_be_written = None
 
-    def setUp(self):
+    @classmethod
+    def setUpClass(cls):
         try:
             from selenium import webdriver
         except ImportError:
-            self.skipTest("python3-selenium is not installed")
-        super().setUp()
+            raise unittest.SkipTest("python3-selenium is not installed") from None
         options = webdriver.ChromeOptions()
-        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.path / 'profile'}"):
+        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         try:
-            self.browser = webdriver.Chrome(options=options)
+            cls.browser = webdriver.Chrome(options=options)
         except Exception as error:
-            self.skipTest(f"no Chromium: {str(error).splitlines()[0]}")
-        self.addCleanup(self.browser.quit)
+            raise unittest.SkipTest(f"no Chromium: {str(error).splitlines()[0]}") from None
+        cls.addClassCleanup(cls.browser.quit)
 
     def resize(self, width):
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False})
