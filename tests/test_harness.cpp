@@ -21,6 +21,7 @@
 #include "common/harness/run.h"
 #include "common/harness/timing.h"
 #include "tests/catch.h"
+#include "tests/folder.h"
 
 using namespace attention;
 
@@ -97,13 +98,6 @@ std::string refusal(const Step& step, int code, std::vector<const char*> flags) 
   }
   return "no error";
 }
-
-/// A folder of its own, removed at the end of the test.
-struct Folder {
-  std::string path = (std::filesystem::temp_directory_path() / ("attention_harness_" + std::to_string(getpid()))).string();
-  Folder() { std::filesystem::create_directories(path); }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
 
 bool mentions(const RunResult& result, const std::string& text) {
   for (const std::string& line : result.failures)
@@ -284,7 +278,14 @@ TEST_CASE("memory: elements of 2 bytes on the device, of 4 in the host's copy") 
 TEST_CASE("a kernel in the formula that was never launched fails") {
   Step step = made_step(plain_attention);
   step.methods.front().cost = [](const Problem& p) { return std::vector<KernelCost>{KernelCost("attention", p).loads("Q", 1, 1)}; };
-  CHECK(mentions(run(step), "0 kernels were launched"));
+  const RunResult result = run(step);
+  CHECK(mentions(result, "0 kernels were launched"));
+  // The outputs are right: their verdict says so, and what is wrong stands in the report, every line of it.
+  CHECK(result.verdict == "PASS");
+  CHECK((result.counts_wrong && !result.outputs_wrong));
+  const std::string report = report_text(result);
+  for (const std::string& failure : result.failures) CHECK(report.find("FAIL      " + failure) != std::string::npos);
+  CHECK(report.find("the result was wrong") == std::string::npos);
 }
 
 TEST_CASE("a baseline that does not fit is n/a with its bytes, and the rest runs") {

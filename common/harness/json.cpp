@@ -1,17 +1,12 @@
 #include "common/harness/json.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "build_info.h"
-#include "common/base/error.h"
 #include "common/base/text.h"
 #include "common/harness/regime.h"
 #include "common/harness/report.h"
@@ -71,7 +66,7 @@ Json exactness(const std::vector<CheckResult>& checks) {
     if (c.l2_bound)
       entry["relative_l2_bound"] = *c.l2_bound;
     else
-      put_null(entry, "relative_l2_bound", "half precision has none of its own: PyTorch's error in the same type is the measure (plots/compare_pytorch.py)");
+      put_null(entry, "relative_l2_bound", "half precision has none of its own: PyTorch's error in the same type is the measure (plots/measuring/compare_pytorch.py)");
     entry["relative_l2_judged"] = c.l2_judged;
     if (std::isfinite(c.max_abs))
       entry["max_abs"] = c.max_abs;
@@ -191,10 +186,10 @@ Json kernels(const RunResult& r, const MethodResult& m) {
 
 Json traffic(const RunResult& r, const MethodResult& m) {
   const std::vector<TensorBytes> requested = m.requested(), counted = m.counted(), hbm = m.hbm();
-  const bool has_counts = r.device == DeviceKind::cpu && !m.launches.empty();
+  const bool counts = has_counts(r, m);
   Json object;
   put_requested(object, requested, m.uses_library());
-  if (has_counts)
+  if (counts)
     object["requested_counted_bytes"] = both_ways(counted);
   else
     put_null(object, "requested_counted_bytes", no_counts_reason(r, m));
@@ -214,7 +209,7 @@ Json traffic(const RunResult& r, const MethodResult& m) {
     if (count != counted.end())
       entry["requested_counted_bytes"] = {{"load", count->load}, {"store", count->store}};
     else
-      put_null(entry, "requested_counted_bytes", has_counts ? "no access was counted" : no_counts_reason(r, m));
+      put_null(entry, "requested_counted_bytes", counts ? "no access was counted" : no_counts_reason(r, m));
     const auto moved = std::find_if(hbm.begin(), hbm.end(), same);
     if (moved != hbm.end()) entry["hbm_expected_bytes"] = {{"load", moved->load}, {"store", moved->store}};
     object["by_tensor"][tensor.tensor] = entry;
@@ -239,7 +234,7 @@ void put_time(Json& object, const RunResult& r, const MethodResult& m) {
 
 Json flops(const RunResult& r, const MethodResult& m) {
   Json object = {{"useful", m.useful_flops}, {"executed", m.executed_flops()}};
-  if (r.device == DeviceKind::cpu && !m.launches.empty())
+  if (has_counts(r, m))
     object["counted"] = m.counted_flops();
   else
     put_null(object, "counted", no_counts_reason(r, m));
@@ -269,7 +264,7 @@ void put_measurements(Json& object, const RunResult& r, const MethodResult& m) {
 
 Json versions(const RunResult& r) {
   Json object;
-  put_text(object, "git_commit", build_info::kGitCommit, "built outside of a git repository");
+  put_text(object, "git_commit", build_info::kGitCommit, build_info::kNoCommitReason);
   object["compiler"] = build_info::kCompiler;
   object["build_type"] = build_info::kBuildType;
   put_text(object, "cuda_toolkit", build_info::kCuda, "built without CUDA");
@@ -384,35 +379,6 @@ std::string json_text(const RunResult& r) {
   if (r.device == DeviceKind::gpu) json["executor_reason"] = "the run used a GPU";
   json["versions"] = versions(r);
   return json.dump(2) + "\n";
-}
-
-/// What is there and is no regular file (/dev/null, a pipe) is written to, as a shell's > does: a rename would put a file in its place.
-static bool written_in_place(const std::string& path) {
-  std::error_code none;
-  const auto status = std::filesystem::status(path, none);
-  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
-}
-
-void refuse_unwritable(const std::string& flag, const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  if (std::filesystem::is_directory(path)) throw BadArguments(fmt::format("{} {}: is a folder", flag, path));
-  if (written_in_place(path)) {
-    if (access(path.c_str(), W_OK) != 0) throw BadArguments(fmt::format("{} {}: cannot be written", flag, path));
-    return;
-  }
-  if (access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) throw BadArguments(fmt::format("{} {}: its folder does not exist or cannot be written", flag, path));
-}
-
-void write_whole(const std::string& path, const std::string& text) {
-  const bool in_place = written_in_place(path);
-  const std::string part = in_place ? path : fmt::format("{}.{}.part", path, getpid());
-  std::ofstream file(part, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file || (!in_place && std::rename(part.c_str(), path.c_str()) != 0)) {
-    if (!in_place) std::remove(part.c_str());
-    throw BadArguments(fmt::format("{}: cannot be written", path));
-  }
 }
 
 }  // namespace attention

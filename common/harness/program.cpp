@@ -1,25 +1,30 @@
 #include "common/harness/program.h"
 
 #include <cstdio>
-#include <new>
+#include <cstdlib>
 
+#include "build_info.h"
 #include "common/base/error.h"
 #include "common/base/exit_code.h"
-#include "common/harness/json.h"
+#include "common/base/files.h"
+#include "common/device/device_api.h"
 
 namespace attention {
 
-static void flush_output() {
-  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
+std::string no_code_reason(const std::string& failure) {
+  if (failure.find("cudaErrorNoKernelImageForDevice") == std::string::npos && failure.find("Ptx") == std::string::npos && failure.find("Jit") == std::string::npos) return "";
+  const int found = find_gpu().compute_capability;
+  return std::string(": built for sm_") + build_info::kCudaArchitectures + ", a Hopper step for sm_90a alone; this GPU is " + (found ? "sm_" + std::to_string(found) : "not known") +
+         (std::getenv("CUDA_FORCE_PTX_JIT") ? "; CUDA_FORCE_PTX_JIT forbids code that is compiled already: unset it" : "; configure again with -DCMAKE_CUDA_ARCHITECTURES=native");
 }
 
-const Step& any_step(const std::string& id) {
+const Step& any_step(const char* id) {
   for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::gpu})
     if (const Step* step = find_step(device, id)) return *step;
   throw Unsupported("this program has no kernels");
 }
 
-const Step& step_for(DeviceKind device, const std::string& id) {
+const Step& step_for(DeviceKind device, const char* id) {
   if (const Step* step = find_step(device, id)) return *step;
   throw Unsupported(any_step(id).id + (device == DeviceKind::gpu ? " has no GPU kernels in this build" : " runs on a GPU only: its products are a library's"));
 }
@@ -29,37 +34,39 @@ std::optional<Options> read_options(int argc, char** argv, const Step& step) {
   std::optional<Options> options = parse_options(argc, argv, step, help);
   if (!options) {
     std::fputs(help.c_str(), stdout);
-    flush_output();
-  } else {
-    if (!options->json.empty() && options->json != "-") refuse_unwritable("--json", options->json);
-    if (!options->film.empty()) refuse_unwritable("--film", options->film);
+    return options;
   }
+  if (!options->json.empty() && options->json != "-") refuse_unwritable(options->json, "--json");
+  if (!options->film.empty()) refuse_unwritable(options->film, "--film");
   return options;
 }
 
-void finish(const Options& options, const std::string& report, const std::function<std::string()>& json, const std::vector<std::string>& failures) {
-  const bool json_to_stdout = options.json == "-";
+void print_results(const std::string& report, const std::function<std::string()>& json, const std::string& json_path) {
+  const bool json_to_stdout = json_path == "-";
   std::fputs(report.c_str(), json_to_stdout ? stderr : stdout);
   if (json_to_stdout)
     std::fputs(json().c_str(), stdout);
-  else if (!options.json.empty())
-    write_whole(options.json, json());
-  flush_output();
+  else if (!json_path.empty())
+    write_whole(json_path, json());
+}
+
+void finish(const Options& options, const std::string& report, const std::function<std::string()>& json, const std::vector<std::string>& failures) {
+  print_results(report, json, options.json);
   if (failures.empty()) return;
   const size_t more = failures.size() - 1;
-  throw CheckFailed(failures.front() + (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));
+  throw CheckFailed(failures.front() + (more == 0 ? "" : " (and " + std::to_string(more) + " more above)"));
 }
 
 int program(const std::string& id, const std::function<void()>& run) {
   return exit_code_of([&] {
     try {
       run();
-      return 0;
     } catch (const CheckFailed& wrong) {
-      const std::string& to_do = any_step(id).if_wrong;
+      for (const std::string& line : wrong.also) std::printf("FAIL      %s\n", line.c_str());
+      const std::string& to_do = any_step(id.c_str()).if_wrong;
       throw CheckFailed(wrong.what() + (to_do.empty() ? "" : "; " + to_do));
-    } catch (const std::bad_alloc&) {
-      throw DeviceFailure("out of host memory: choose a smaller --seqlen, --heads or --batch");
+    } catch (const DeviceFailure& failure) {
+      throw DeviceFailure(failure.what() + no_code_reason(failure.what()));
     }
   });
 }

@@ -6,12 +6,14 @@
 
 Flags it does not know go to the steps (--seqlen 256 --causal). The pages need no network and no server.
 """
-import argparse
 import html
 import json
 import pathlib
-import subprocess
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from plots.programs import described
+from plots.script import OneLineParser, Stop, call, end_with, last_line, read_text, write_whole
 
 START, END = '<script type="application/json" id="films">\n', "\n</script>"
 PAIRS = (("step02", "step04"), ("step03", "step04"))  # what the chapters set side by side
@@ -34,11 +36,11 @@ a {{ color: light-dark(#0b5cad, #7cb8f5) }}
 
 def cut(page):
     """(what stands before a page's films, the films, what stands behind)."""
-    text = pathlib.Path(page).read_text(encoding="utf-8")
+    text = read_text(page)
     before, found, rest = text.partition(START)
     films, found_end, after = rest.partition(END)
     if not found or not found_end:
-        raise SystemExit(f"{page}: is not a page of --film")
+        raise Stop(f"{page}: is not a page of --film")
     return before + START, json.loads(films), END + after
 
 
@@ -46,53 +48,44 @@ def as_script(films):
     return json.dumps(films, separators=(",", ":")).replace("</", "<\\/")  # must not end the script element
 
 
-def write(path, text):
-    """The whole file or none of it."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 def pair(pages, out):
     """One page that plays two films in step."""
     (before, first, after), (_, second, _) = cut(pages[0]), cut(pages[1])
-    write(out, before + as_script(first + second) + after)
-
-
-def steps(folder):
-    """(program, what --describe says) of every step in the folder that runs on the CPU executor."""
-    for program in sorted(folder.glob("step[0-9][0-9]")):
-        said = json.loads(subprocess.run([program, "--describe"], check=True, capture_output=True, text=True).stdout)
-        if said["kind"] == "attention" and said["devices"]["cpu"]:
-            yield program, said
+    write_whole(out, before + as_script(first + second) + after)
 
 
 def gallery(folder, out, flags):
+    films = [one for one in described(folder) if one["kind"] == "attention" and one["devices"]["cpu"]]
+    if not films:
+        raise Stop(f"no step in {folder}: build them first (make steps)")
     out.mkdir(parents=True, exist_ok=True)
-    items, made = [], set()
-    for program, said in steps(folder):
-        page = out / f"{said['id']}.html"
-        done = subprocess.run([program.resolve(), "--device", "cpu", "--film", page.resolve(), *flags], capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{said['id']}: {done.stderr.strip() or done.stdout.strip()}")
-        made.add(said["id"])
-        items.append((page.name, f"{said['id']}: {said['title']}", said["idea"]))
+    items = []
+    for film in films:
+        page = out / f"{film['id']}.html"
+        code, stdout, stderr = call([film["path"], "--device", "cpu", "--film", page.resolve(), *flags])
+        if code:
+            raise Stop(f"{film['id']}: {last_line(stderr) or last_line(stdout)}", code)
+        items.append((page.name, f"{film['id']}: {film['title']}", film["idea"]))
+    made = {film["id"] for film in films}
     for left, right in PAIRS:
         if {left, right} <= made:
             pair((out / f"{left}.html", out / f"{right}.html"), out / f"{left}-{right}.html")
-            items.append((f"{left}-{right}.html", f"{left} and {right}, side by side", "the same problem, in step, with their byte counters"))
-    if not made:
-        sys.exit(f"no step in {folder}: build them first (make steps)")
-    lines = (f'<li><a href="{name}">{html.escape(title)}</a><br>{html.escape(idea)}</li>' for name, title, idea in items)
-    write(out / "index.html", INDEX.format(items="\n".join(lines)))
+            title = f"{left} and {right}, side by side"
+            items.append((f"{left}-{right}.html", title, "the same problem, in step, with their byte counters"))
+    lines = (
+        f'<li><a href="{name}">{html.escape(title)}</a><br>{html.escape(idea)}</li>' for name, title, idea in items
+    )
+    write_whole(out / "index.html", INDEX.format(items="\n".join(lines)))
     print(f"{len(items)} films and {out / 'index.html'}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("--folder", type=pathlib.Path, default="build", help="where the executables are (build)")
-    parser.add_argument("--out", type=pathlib.Path, default="films", help="the gallery's folder (films), or the file of --pair")
-    parser.add_argument("--pair", nargs=2, metavar="PAGE", help="join two films into one page")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default="films", help="the gallery's folder (films), or the file of --pair"
+    )
+    parser.add_argument("--pair", nargs=2, type=pathlib.Path, metavar="PAGE", help="join two films into one page")
     options, flags = parser.parse_known_args()
     if options.pair:
         pair(options.pair, options.out)
@@ -101,4 +94,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

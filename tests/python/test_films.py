@@ -1,21 +1,19 @@
 """--film: the page's numbers are the report's, and a real browser plays it (skipped where there is no Chromium)."""
 import json
-import os
 import pathlib
 import re
 import subprocess
 import tempfile
 import unittest
 
-from need import REPOSITORY
+from need import BUILD, REPOSITORY
 
-FOLDER = pathlib.Path(os.environ.get("ATTN_STEP_FOLDER", "build"))
 SMALL = ["--device", "cpu", "--seqlen", "150", "--heads", "2", "--causal"]
 
 
 def programs():
     """The steps of this build that run on the CPU executor."""
-    for program in sorted(FOLDER.glob("step[0-9][0-9]")):
+    for program in sorted(BUILD.glob("step[0-9][0-9]")):
         said = json.loads(subprocess.run([program, "--describe"], check=True, capture_output=True, text=True).stdout)
         if said["kind"] == "attention" and said["devices"]["cpu"]:
             yield program
@@ -47,7 +45,7 @@ class Film(unittest.TestCase):
 
     def test_bytes_are_the_reports(self):
         found = list(programs())
-        self.assertTrue(found, f"no step in {FOLDER}")
+        self.assertTrue(found, f"no step in {BUILD}")
         for program in found:
             with self.subTest(program.name):
                 page, report = self.make(program, *SMALL)

@@ -1,11 +1,14 @@
 #include "common/device/cpu/executor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -31,8 +34,12 @@ TensorNames& tensor_names() {
 /// Waits for grids from the first launch to the end of the program. A thread keeps its Worker, and so its fibers' stacks.
 class Pool {
  public:
-  explicit Pool(int threads) {
-    for (int n = 0; n < threads; ++n) threads_.emplace_back([this, n] { serve(n); });
+  explicit Pool(int threads) : asked_(threads) {
+    try {
+      for (int n = 0; n < threads; ++n) threads_.emplace_back([this, n] { serve(n); });
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;  // else those that could be started do the work
+    }
   }
   ~Pool() {
     {
@@ -42,13 +49,13 @@ class Pool {
     work_arrived_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
-  int size() const { return static_cast<int>(threads_.size()); }
+  int asked() const { return asked_; }
 
   /// Returns when all blocks have ended or a finding has stopped them.
   void run(GridRun& run) {
     std::unique_lock lock(mutex_);
     run_ = &run;
-    helpers_ = static_cast<int>(std::min<int64_t>(size(), run.grid.blocks));
+    helpers_ = static_cast<int>(std::min<int64_t>(static_cast<int64_t>(threads_.size()), run.grid.blocks));
     busy_ = helpers_;
     ++generation_;
     work_arrived_.notify_all();
@@ -81,6 +88,7 @@ class Pool {
     }
   }
 
+  const int asked_;
   std::mutex mutex_;
   std::condition_variable work_arrived_, work_done_;
   GridRun* run_ = nullptr;
@@ -91,13 +99,21 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
+std::atomic<int64_t> launches_ended{0}, blocks_to_run{0};
+
 struct Launches {
   std::mutex mutex;  // one grid at a time
   std::unique_ptr<Pool> pool;
+  pid_t pool_of = 0;  // the process: a child that was forked has none of its parent's threads, and cannot wait for them
   bool recording = false;
   std::vector<LaunchRecord> records;
   int64_t films = 0;  // blocks of a launch that are filmed
   std::vector<FilmedLaunch> filmed;
+
+  void leave_parents_pool() {
+    if (pool_of != getpid()) static_cast<void>(pool.release());
+  }
+  ~Launches() { leave_parents_pool(); }
 };
 Launches& launches() {
   static Launches all;
@@ -163,8 +179,9 @@ std::string Finding::text() const {
 }
 
 KernelFindings::KernelFindings(std::vector<Finding> found)
-    : CheckFailed(found.at(0).text() + (found.size() > 1 ? " (blocks with findings: " + std::to_string(found.size()) + ")" : "")),
-      findings(std::move(found)) {}
+    : CheckFailed(found.at(0).text() + (found.size() > 1 ? " (blocks with findings: " + std::to_string(found.size()) + ")" : "")), findings(std::move(found)) {
+  for (size_t n = 1; n < findings.size(); ++n) also.push_back(findings[n].text());
+}
 
 int64_t sram_limit() {
   constexpr int64_t kLimit = 227 * 1024;
@@ -182,11 +199,15 @@ void run_grid(const Grid& grid) {
   Launches& all = launches();
   const std::lock_guard lock(all.mutex);
   const auto start = std::chrono::steady_clock::now();
-  if (!all.pool || all.pool->size() != os_threads()) {
+  all.leave_parents_pool();
+  if (!all.pool || all.pool->asked() != os_threads()) {
     all.pool.reset();
     all.pool = std::make_unique<Pool>(os_threads());
+    all.pool_of = getpid();
   }
 
+  blocks_ended = 0;
+  blocks_to_run = grid.blocks;
   GridRun run;
   run.grid = grid;
   run.options = executor_options();
@@ -198,6 +219,8 @@ void run_grid(const Grid& grid) {
     throw DeviceFailure(std::string(grid.kernel) + ": out of memory for the blocks' SRAM and the threads' stacks");
   }
 
+  blocks_to_run = 0;
+  ++launches_ended;
   if (!run.findings.empty()) {
     std::sort(run.findings.begin(), run.findings.end(), [](const Finding& a, const Finding& b) { return a.block < b.block; });
     throw KernelFindings(std::move(run.findings));
@@ -212,7 +235,13 @@ void run_grid(const Grid& grid) {
   record.time_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   record.counted = by_name(run.requested);
   record.counted_flops = run.flops;
+  record.printed = run.printed;
   all.records.push_back(std::move(record));
+}
+
+double launches_done() {
+  const int64_t blocks = blocks_to_run;
+  return static_cast<double>(launches_ended) + (blocks > 0 ? std::min(1.0, static_cast<double>(blocks_ended) / static_cast<double>(blocks)) : 0);
 }
 
 void start_recording() {
@@ -220,6 +249,7 @@ void start_recording() {
   const std::lock_guard lock(all.mutex);
   all.recording = true;
   all.records.clear();
+  launches_ended = 0;
 }
 
 std::vector<LaunchRecord> stop_recording() {

@@ -94,13 +94,26 @@ void BlockFilm::barrier() {
   phase_ = keys_.size();
 }
 
+FilmEvent& BlockFilm::hbm_event(bool load, int tensor, int64_t head, int elements) {
+  FilmEvent& into = event(load ? FilmEvent::Kind::load : FilmEvent::Kind::store, tensor);
+  if (into.accesses++ == 0) into.tensor = tensor_name(tensor), into.head = head, into.elements = elements;
+  return into;
+}
+
 void BlockFilm::access(const HbmAccess& it, int64_t head, int bytes, int thread) {
-  FilmEvent& into = event(it.access == std::string("load") ? FilmEvent::Kind::load : FilmEvent::Kind::store, it.tensor);
-  if (into.accesses++ == 0) into.tensor = tensor_name(it.tensor), into.head = head, into.elements = it.elements;
+  FilmEvent& into = hbm_event(it.access == std::string("load"), it.tensor, head, it.elements);
   into.bytes += bytes;
   into.part.add(it.row, it.col, it.elements);
   const auto is_lane = [&](const FilmEvent::Lane& lane) { return lane.lane == thread; };
   if (thread < kWarp && std::none_of(into.first_warp.begin(), into.first_warp.end(), is_lane)) into.first_warp.push_back({thread, it.row, it.col});
+}
+
+void BlockFilm::bulk_copy(const BulkCopy& copy, bool load, int64_t bytes) {
+  constexpr int kPanelColumns = 64;  // of 16 bits
+  FilmEvent& into = hbm_event(load, copy.tensor, copy.head, 1);
+  into.bytes += bytes;
+  for (const int64_t row : {std::max<int64_t>(copy.row, 0), std::min(copy.row + std::max(copy.box_rows, 1), std::max<int64_t>(copy.rows, 1)) - 1})
+    into.part.add(row, copy.panel * kPanelColumns, std::max(copy.panels, 1) * kPanelColumns);
 }
 
 void BlockFilm::sram(bool write, int64_t offset, int bytes) {

@@ -65,6 +65,7 @@ class BlockFilm {
   /// A new phase: what follows a barrier is another event than what came before it.
   void barrier();
   void access(const HbmAccess& access, int64_t head, int bytes, int thread);
+  void bulk_copy(const BulkCopy& copy, bool load, int64_t bytes);
   void sram(bool write, int64_t offset, int bytes);
   void product(int64_t flops);
   void row_max(int lanes, int count, const float* x, int thread);
@@ -72,6 +73,7 @@ class BlockFilm {
 
  private:
   FilmEvent& event(FilmEvent::Kind kind, int tensor = -1);
+  FilmEvent& hbm_event(bool load, int tensor, int64_t head, int elements);
   int site();  // of the hook's caller
 
   struct Key {
