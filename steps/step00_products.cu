@@ -60,7 +60,7 @@ __device__ void fill_tile(SramTile<E, Rows, Cols>& tile) {
 template <int Rows, int Cols>
 __device__ void fill_tile(SplitTile<Rows, Cols>& tile) {
   fill_tile(tile.part);
-  if (threadIdx.x == 0) tile.scale.store(0, 0, scale_for(1));
+  if (threadIdx.x == 0) tile.scale.store(0, 0, power_of_two_scale(1));
 }
 
 /// The products of the later steps, S = Q K^T and O += S V, on tiles that stay in SRAM: step04 without its loads, its mask and its
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) multiply_tiles(i
   for (int64_t round = 0; round < rounds; ++round) {
     typename T::Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
-    fold(o, s, sram.p, sram.v);
+    multiply_ab(o, s, sram.p, sram.v);
     __syncwarp();  // the warp is done with its rows of sram.p
   }
   float sum = 0;

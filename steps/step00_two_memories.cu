@@ -89,8 +89,8 @@ void measure_memories(Measurement& m, DeviceFigures& f) {
   // A quarter of the L2: a GPU whose L2 has two halves keeps what is read from both sides twice.
   f.l2_read = read_rate(m, power_of_two_within(std::max<int64_t>(m.properties.l2CacheSize / 4, 1 << 20)));
 
-  const int64_t half = m.buffer_bytes / 2, vectors = half / int64_t{sizeof(float4)};
-  f.hbm_copy = 2 * static_cast<double>(half) / m.seconds_per_round("copy_memory", [&](int64_t rounds) {
+  const int64_t copied = m.buffer_bytes / 2, vectors = copied / int64_t{sizeof(float4)};
+  f.hbm_copy = 2 * static_cast<double>(copied) / m.seconds_per_round("copy_memory", [&](int64_t rounds) {
     for (int64_t round = 0; round < rounds; ++round) copy_memory<<<static_cast<unsigned>(vectors / kThreads), kThreads>>>(m.buffer, m.buffer + vectors);
   });
   const int64_t blocks = m.full_grid(read_sram, kThreads, 0);

@@ -89,7 +89,7 @@ values(typename T::In P, typename T::In V, typename T::Out O) {
     load_tile<T::kThreads>(sram.p, P.head(head), q0, k0);
     load_tile<T::kThreads>(sram.v, V.head(head), k0);
     __syncthreads();  // the tiles are complete
-    fold(o, sram.p, sram.v);
+    multiply_ab(o, sram.p, sram.v);
   }
   store_tile(O.head(head), o, q0);
 }

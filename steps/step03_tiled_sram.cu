@@ -67,7 +67,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
       ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(scale * (s(i, j) - base));
       l[i] += sum;
     }
-    fold(o, s, sram.p, sram.v);
+    multiply_ab(o, s, sram.p, sram.v);
   }
 
   row_sum<Scores>(l);
@@ -75,7 +75,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     const int64_t row = q0 + o.row(i);
     const float inverse = l[i] > 0 ? 1 / l[i] : 0;
     ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
-    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * m[i] + logf(l[i]));
+    if (o.first_lane_of_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * m[i] + logf(l[i]));
   }
   store_tile(O.head(head), o, q0);
 }

@@ -70,9 +70,9 @@ keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K
         ds(i, j) = softmax_scale * p(i, j) * (ds(i, j) - row_delta);
       }
     }
-    fold(dv, p, sram.p, sram.d_o);
+    multiply_ab(dv, p, sram.p, sram.d_o);
     __syncwarp();  // P^T has been read by the row's other lanes before dS^T takes its place
-    fold(dk, ds, sram.p, sram.q);
+    multiply_ab(dk, ds, sram.p, sram.q);
   }
   store_tile(dK.head(head), dk, k0);
   store_tile(dV.head(head), dv, k0);
@@ -117,7 +117,7 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
         ds(i, j) = softmax_scale * exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - base)) * (ds(i, j) - row_delta);
     }
-    fold(dq, ds, sram.ds, sram.k);
+    multiply_ab(dq, ds, sram.ds, sram.k);
   }
   store_tile(dQ.head(head), dq, q0);
 }

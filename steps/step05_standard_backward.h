@@ -31,7 +31,7 @@ transposed_values(typename T::In P, typename T::In dO, typename T::Out dV) {
     load_tile<T::kThreads, transposed>(sram.p, P.head(head), q0, k0);
     load_tile<T::kThreads>(sram.d_o, dO.head(head), q0);
     __syncthreads();  // the tiles are complete
-    fold(dv, sram.p, sram.d_o);
+    multiply_ab(dv, sram.p, sram.d_o);
   }
   store_tile(dV.head(head), dv, k0);
 }

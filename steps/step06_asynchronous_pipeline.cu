@@ -1,7 +1,7 @@
 // step06  asynchronous pipeline                                                        docs/06-asynchronous-pipeline.md
 //
 // The algorithm is step04's; what changes is who waits for what. Tiles travel by asynchronous copies while the tensor cores work:
-// V during the scores, the next K during the softmax and the fold. And since exponentials no longer hide behind loads, the softmax
+// V during the scores, the next K during the softmax and P V. And since exponentials no longer hide behind loads, the softmax
 // between the two products gets shorter.
 //
 //      copies     Q, K ┄┄▶│ V ┄┄┄┄┄┄┄┄┄┄▶│ next K ┄┄┄┄┄┄┄┄┄┄┄┄┄▶│ V ┄┄
@@ -25,7 +25,6 @@ struct Sram {
   typename T::Staging p;
 };
 
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr float kMostBehind = 8;  // weights may grow to 2^8 before m follows: fp16 ends at 65504, and sums are fp32
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
@@ -55,7 +54,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     commit_copies();
     Scores s(warp_row0);
     multiply_abt(s, sram.q, sram.k);
-    if (k0 + T::kBc > all_see) mask.hide(s, q0, k0);
+    if (k0 + T::kBc > all_see) mask.apply_on_edge(s, q0, k0);
 
     wait_copies<0>();
     __syncthreads();  // V is complete, and every warp is done with K
@@ -87,7 +86,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
       ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) sum += s(i, j) = exp2_or_zero(fmaf(by, s(i, j), -shift));
       l[i] += sum;
     }
-    fold(o, s, sram.p, sram.v);
+    multiply_ab(o, s, sram.p, sram.v);
   }
   wait_copies<0>();  // Q, where no key is seen: a block must not end while its copies travel
 
@@ -96,7 +95,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     const int64_t row = q0 + o.row(i);
     const float inverse = l[i] > 0 ? 1 / l[i] : 0;
     ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
-    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * finite(m[i]) + logf(l[i]));
+    if (o.first_lane_of_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * finite(m[i]) + logf(l[i]));
   }
   store_tile(O.head(head), o, q0);
 }
@@ -137,7 +136,7 @@ inline std::string refusal(const Problem& p) {
 
 inline Step step() {
   return {.id = "step06", .title = "asynchronous pipeline", .idea = "tiles travel while the tensor cores work, and the softmax in between is shorter",
-          .chapter = "docs/06-asynchronous-pipeline.md", .tiles = tiles, .largest_head_dim = 256,
+          .chapter = "docs/06-asynchronous-pipeline.md", .before = "step04", .tiles = tiles, .largest_head_dim = 256,
           .default_dtype = Dtype::fp16, .refusal = refusal,
           .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
 }

@@ -35,7 +35,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
   auto& sram = aligned_sram<Sram<T>>();
   const auto [head, query_tile] = order.place(blockIdx.x);
   const int q0 = query_tile * T::kBr, tiles = mask.key_tiles(q0 + T::kBr, T::kBc);
-  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
+  const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
   const bool leader = threadIdx.x == 0;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
 
@@ -67,26 +67,26 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
 
     sram.k_full[place].wait(parity);
     begin_products();
-    start_scores(s, sram.q, warpgroup * 64, sram.k[place]);
+    start_multiply_abt(s, sram.q, warpgroup * 64, sram.k[place]);
     wait_products<0>();
-    settle(s);
+    fence_registers(s);
 
     mask.apply(s, q0 + warp_row, j * T::kBc);
-    raise_maxima(s, m, l, alpha, shift, by, scale);
+    update_maxima(s, m, l, alpha, shift, by, scale);
     scale_rows(o, alpha);
-    weigh(s, shift, by, l);
+    exponentiate(s, shift, by, l);
     pack_weights<E>(p, s);
 
     sram.v_full[place].wait(parity);
     begin_products();
-    start_fold(o, p, sram.v[place]);
+    start_multiply_ab(o, p, sram.v[place]);
     wait_products<0>();
-    settle(o);
-    settle(p);
+    fence_registers(o);
+    fence_registers(p);
   }
 
   named_sync(1 + warpgroup, 128);  // the warpgroup is done with its rows of Q: O takes their place
-  finish_rows(o, m, l, softmax_scale, sram.q, warp_row, O, LSE, mask, q0, head);
+  store_o_and_lse(o, m, l, softmax_scale, sram.q, warp_row, O, LSE, mask, q0, head);
   if (threadIdx.x % 32 == 0) wait_until_copies_back_have_read();  // SRAM must last until then
 }
 
@@ -112,7 +112,7 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 
 inline Step step() {
   return {.id = "step07", .title = "Hopper, twin blocks", .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
-          .chapter = "docs/07-hopper-twin-blocks.md", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
+          .chapter = "docs/07-hopper-twin-blocks.md", .before = "step04", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
           .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
           .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};
 }

@@ -51,7 +51,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
   static_assert(sizeof(Sram<T, Persistent>) <= 227 * 1024);
   auto& sram = aligned_sram<Sram<T, Persistent>>();
   const int total = order.query_tiles * order.heads;
-  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+  const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {  // a place is full when its bytes have come, and empty when each warp that computes has said so
     sram.q_full.init(1), sram.q_empty.init(4 * kConsumers);
     for (int i = 0; i < kStages; ++i) sram.k_full[i].init(1), sram.v_full[i].init(1), sram.k_empty[i].init(4 * kConsumers), sram.v_empty[i].init(4 * kConsumers);
@@ -87,7 +87,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
   } else {
     take_registers<kConsumerRegisters>();
     const int me = warpgroup - 1, warp_row = threadIdx.x / 32 * 16 - 64;
-    const bool speaker = threadIdx.x % 32 == 0;  // of its warp
+    const bool first_lane = threadIdx.x % 32 == 0;  // of its warp
     const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
     Ring<kStages> k_ring, v_ring;
     if (Pingpong && me == kConsumers - 1) Turn<kConsumers>::pass(me);
@@ -99,19 +99,19 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
       const auto [head, query_tile] = order.place(tile);
       const int q0 = query_tile * T::kBr, tiles = mask.key_tiles(q0 + T::kBr, T::kBc);
 
-      // The first tile's scores and the last tile's fold stand outside of the loop. One loop with `if (j > 0)` would make ptxas run its
+      // The first tile's scores and the last tile's P V stand outside of the loop. One loop with `if (j > 0)` would make ptxas run its
       // products one by one.
       float s[T::kBc / 2], o[T::kHeadDim / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {}, alpha[2];
       uint32_t p[T::kBc / 16][4];
       sram.k_full[k_ring.stage].wait(k_ring.parity);
       begin_products();
-      start_scores(s, sram.q(), me * 64, sram.k[k_ring.stage]);
+      start_multiply_abt(s, sram.q(), me * 64, sram.k[k_ring.stage]);
       wait_products<0>();
-      settle(s);
-      if (speaker) sram.k_empty[k_ring.stage].arrive();
+      fence_registers(s);
+      if (first_lane) sram.k_empty[k_ring.stage].arrive();
       k_ring.next();
       mask.apply(s, q0 + warp_row, 0);
-      soften_row_by_row<kChains<T>>(s, m, l, alpha, scale);
+      online_softmax<kChains<T>>(s, m, l, alpha, scale);
       pack_weights<E>(p, s);
       sram.v_full[v_ring.stage].wait(v_ring.parity);
 
@@ -119,56 +119,56 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
         sram.k_full[k_ring.stage].wait(k_ring.parity);
         if (Pingpong) Turn<kConsumers>::wait(me);
         begin_products();
-        start_scores(s, sram.q(), me * 64, sram.k[k_ring.stage]);
-        start_fold(o, p, sram.v[v_ring.stage]);
+        start_multiply_abt(s, sram.q(), me * 64, sram.k[k_ring.stage]);
+        start_multiply_ab(o, p, sram.v[v_ring.stage]);
         if (Pingpong) Turn<kConsumers>::pass(me);
         wait_products<1>();  // the scores
-        settle(s);
-        if (speaker) sram.k_empty[k_ring.stage].arrive();
+        fence_registers(s);
+        if (first_lane) sram.k_empty[k_ring.stage].arrive();
         k_ring.next();
         Barrier& v_done = sram.v_empty[v_ring.stage];
         v_ring.next();
         if (!Overlap) {
           wait_products<0>();
-          settle(o);
-          settle(p);
-          if (speaker) v_done.arrive();
+          fence_registers(o);
+          fence_registers(p);
+          if (first_lane) v_done.arrive();
         }
         mask.apply(s, q0 + warp_row, j * T::kBc);
-        soften_row_by_row<kChains<T>>(s, m, l, alpha, scale);
-        settle(s);
-        // These weights' V is waited for here, between the softmax and the wait for the last fold: without a loop between the two
+        online_softmax<kChains<T>>(s, m, l, alpha, scale);
+        fence_registers(s);
+        // These weights' V is waited for here, between the softmax and the wait for the last P V: without a loop between the two
         // ptxas moves that wait above the softmax, and nothing overlaps.
         sram.v_full[v_ring.stage].wait(v_ring.parity);
         if (Overlap) {
-          wait_products<0>();  // the fold of the tile before
-          settle(o);
-          settle(p);
-          if (speaker) v_done.arrive();
+          wait_products<0>();  // P V of the tile before
+          fence_registers(o);
+          fence_registers(p);
+          if (first_lane) v_done.arrive();
         }
         scale_rows(o, alpha);
         pack_weights<E>(p, s);
       }
-      if (Persistent && speaker) sram.q_empty.arrive();
+      if (Persistent && first_lane) sram.q_empty.arrive();
 
       begin_products();
-      start_fold(o, p, sram.v[v_ring.stage]);
+      start_multiply_ab(o, p, sram.v[v_ring.stage]);
       wait_products<0>();
-      settle(o);
-      settle(p);
-      if (speaker) sram.v_empty[v_ring.stage].arrive();
+      fence_registers(o);
+      fence_registers(p);
+      if (first_lane) sram.v_empty[v_ring.stage].arrive();
       v_ring.next();
 
       if (Persistent) {
-        if (speaker) wait_until_copies_back_have_read();
+        if (first_lane) wait_until_copies_back_have_read();
         __syncwarp();  // the warp's rows of the last O have left
       } else {
         named_sync(4 + me, 128);  // the warpgroup is done with its rows of Q: O takes their place
       }
-      finish_rows(o, m, l, softmax_scale, sram.o(), warp_row, O, LSE, mask, q0, head);
+      store_o_and_lse(o, m, l, softmax_scale, sram.o(), warp_row, O, LSE, mask, q0, head);
       if (!Persistent) break;
     }
-    if (speaker) wait_until_copies_back_have_read();  // SRAM must last until then
+    if (first_lane) wait_until_copies_back_have_read();  // SRAM must last until then
   }
 }
 

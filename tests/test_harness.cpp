@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/base/text.h"
 #include "common/harness/buffers.h"
 #include "common/base/error.h"
 #include "common/base/half.h"

@@ -126,7 +126,7 @@ __global__ void sum_of_rows(Global<const float> V, Global<float> O, bool in_plac
     load_tile<32>(sram.v, V, k0);
     __syncthreads();
     if (!in_place) {
-      fold(o, ones, weights, sram.v);
+      multiply_ab(o, ones, weights, sram.v);
       continue;
     }
     for (int key = 0; key < kTile; key += 16) {
@@ -198,15 +198,15 @@ TEST_CASE("split product: hi and lo hold 22 bits, and scales are exact powers of
     CHECK(low.y == -low.x);
   }
   for (int exponent = -149; exponent <= 127; ++exponent) {
-    const float x = std::ldexp(1.0f, exponent), scale = scale_for(x);
+    const float x = std::ldexp(1.0f, exponent), scale = power_of_two_scale(x);
     int none;
     CHECK(std::frexp(scale, &none) == 0.5f);
     CHECK(scale * inverse_power(scale) == 1);
     CHECK(scale * x == (exponent >= -112 ? 16384 : std::ldexp(1.0f, exponent + 126)));
-    CHECK(scale_for(std::nextafter(x, 0.0f)) >= scale);
+    CHECK(power_of_two_scale(std::nextafter(x, 0.0f)) >= scale);
   }
-  CHECK(scale_for(0) * 0 == 0);
-  CHECK(std::isfinite(inverse_power(scale_for(0))));
+  CHECK(power_of_two_scale(0) * 0 == 0);
+  CHECK(std::isfinite(inverse_power(power_of_two_scale(0))));
 }
 
 TEST_CASE("split product: a sum of 16384 keys loses digits in the accumulators of a tensor core, and not outside") {

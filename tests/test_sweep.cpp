@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/text.h"
 #include "common/harness/json.h"
 #include "common/harness/report.h"
 #include "common/harness/sweep.h"

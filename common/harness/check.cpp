@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "common/base/half.h"
+#include "common/base/text.h"
 #include "common/harness/options.h"
 #include "common/base/parallel.h"
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "common/harness/buffers.h"
 #include "common/base/error.h"
@@ -41,16 +40,6 @@ int64_t bytes_needed(const Device& device, const Problem& problem, bool backward
   }
   for (const Scratch& buffer : scratch) bytes += buffer.bytes + Buffers::kTailBytes;
   return bytes;
-}
-
-int64_t lowered_sram_limit(int64_t limit) {
-  const char* lowered = std::getenv("ATTN_SMEM_LIMIT");
-  if (!lowered) return limit;
-  char* end = nullptr;
-  const long long value = std::strtoll(lowered, &end, 10);
-  if (end == lowered || *end != '\0' || value <= 0)
-    throw BadArguments(fmt::format("ATTN_SMEM_LIMIT is '{}', it must be a positive number of bytes", lowered));
-  return std::min<int64_t>(limit, value);
 }
 
 std::string describe_shortage(int64_t free_bytes, int64_t needed, const std::vector<Scratch>& scratch) {

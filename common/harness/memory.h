@@ -27,10 +27,6 @@ std::vector<Scratch> shared_scratch(const Problem& problem, const std::vector<co
 /// executor, whose memory is the host's, the host's copies of the tensors.
 int64_t bytes_needed(const Device& device, const Problem& problem, bool backward, const std::vector<Scratch>& scratch);
 
-/// `limit`, the bytes of SRAM that a block may ask for on a device, or ATTN_SMEM_LIMIT of the environment where that is less: one
-/// device stands in for others. Throws BadArguments when ATTN_SMEM_LIMIT is not a positive number.
-int64_t lowered_sram_limit(int64_t limit);
-
 /// "S and P need 2199023255552 bytes, 149000000000 are free": of the buffers that grow as N^2, else of all.
 std::string describe_shortage(int64_t free_bytes, int64_t needed, const std::vector<Scratch>& scratch);
 

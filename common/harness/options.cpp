@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/text.h"
+#include "common/harness/describe.h"
 
 namespace attention {
 
@@ -93,14 +95,6 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-const char* dtype_name(Dtype dtype) { return dtype == Dtype::fp32 ? "fp32" : dtype == Dtype::fp16 ? "fp16" : "bf16"; }
-
-std::string tile_name(TileShape shape) { return fmt::format("{}x{}", shape.br, shape.bc); }
-
-const char* product_name(const Problem& p) { return p.dtype != Dtype::fp32 || p.on_tensor_cores ? "tensor-cores" : "cuda-cores"; }
-
-std::string type_and_product(const Problem& p) { return fmt::format("{}{}", dtype_name(p.dtype), p.on_tensor_cores ? " on tensor cores" : ""); }
-
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help) {
   Options options;
   std::map<std::string, std::string> typed;  // flag -> text, of the flags that take a value
@@ -145,6 +139,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   std::map<std::string, bool> left_out;
   for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
+  bool described = false;
+  flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)");
   value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)");
   value("--threads", "n", "CPU executor: threads of the operating system (one per core)");
@@ -163,6 +159,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
     throw BadArguments(first_line(error.what()) + " (--help-all lists the flags)");
   }
 
+  if (described) {
+    help = describe(step);
+    return std::nullopt;
+  }
   const auto given = [&](const std::string& name) { return app.count(name) > 0; };
   const auto size = [&](const std::string& name, std::optional<int64_t>& target) {
     if (given(name)) target = parse_size(name, typed[name]);

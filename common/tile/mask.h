@@ -39,7 +39,7 @@ struct Mask {
   /// The same for who knows which tiles lie on an edge (step06): without asking, and with one comparison of 32 bits per pair. Rows
   /// past the last query see what it sees; they are never stored.
   template <class Scores>
-  __device__ __forceinline__ void hide(Scores& s, int64_t i0, int64_t j0) const {
+  __device__ __forceinline__ void apply_on_edge(Scores& s, int64_t i0, int64_t j0) const {
     const int in_all = clamped(seqlen_k - j0), in_first_row = causal ? clamped(i0 + 1 + seqlen_k - seqlen_q - j0) : in_all;  // keys seen
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
       const int below = causal ? in_first_row + s.row(i) : in_all, end = below < in_all ? below : in_all;

@@ -40,7 +40,7 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, con
 /// o += P V for the warp's rows of P: weights times value rows. The sum over this tile's keys is taken on its own and added
 /// to o once.
 template <int Rows, int D, int Lanes, int PRows, int Bc>
-__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p, const SramTile<float, Bc, D>& v) {
+__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p, const SramTile<float, Bc, D>& v) {
   constexpr int kRows = o.kRows, kRuns = o.kCols / 4;
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   float sum[kRows][kRuns][4] = {};
@@ -60,13 +60,13 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, Lanes, 4>& o, const SramTile
 
 /// o += P V with P still in registers, as scores leave it: fp32 weights go through the warp's own rows of `staging` first,
 /// because a lane needs whole rows of P and holds only some columns. Nobody but this warp touches those rows, so lanes need
-/// to wait for each other, not for the block. A second fold through the same staging needs a __syncwarp in between.
+/// to wait for each other, not for the block. A second product through the same staging needs a __syncwarp in between.
 template <int Rows, int D, int Lanes, int PRows, int Bc>
-__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, Lanes, 4>& o, const Fragment<Rows, Bc, Lanes, 1>& p, SramTile<float, PRows, Bc>& staging, const SramTile<float, Bc, D>& v) {
+__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, Lanes, 4>& o, const Fragment<Rows, Bc, Lanes, 1>& p, SramTile<float, PRows, Bc>& staging, const SramTile<float, Bc, D>& v) {
   ATTN_UNROLL for (int i = 0; i < p.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) staging.store(p.row(i), p.col(j), p(i, j));
   __syncwarp();  // the row's other columns come from its other lanes
-  fold(o, staging, v);
+  multiply_ab(o, staging, v);
 }
 
 // ---- 16-bit types on the tensor cores: sums in fp32, 16x16 by 16x8 at a time ---------------------------------------------------
@@ -114,7 +114,7 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
 
 /// o += P V for 16 keys, whose weights are the operands x.
 template <class E, int Rows, int D, int Bc>
-__device__ __forceinline__ void fold_16_keys(Fragment<Rows, D, 4, 2>& o, const uint32_t (&x)[Rows / 16][4], const SramTile<E, Bc, D>& v, int key) {
+__device__ __forceinline__ void multiply_ab_16_keys(Fragment<Rows, D, 4, 2>& o, const uint32_t (&x)[Rows / 16][4], const SramTile<E, Bc, D>& v, int key) {
   const int lane = threadIdx.x % 32;
   ATTN_UNROLL for (int n = 0; n < D / 8; n += 2) {
     uint32_t y[4];
@@ -123,25 +123,25 @@ __device__ __forceinline__ void fold_16_keys(Fragment<Rows, D, 4, 2>& o, const u
   }
 }
 template <int Rows, int D, class E, int PRows, int Bc>
-__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<E, PRows, Bc>& p, const SramTile<E, Bc, D>& v) {
+__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const SramTile<E, PRows, Bc>& p, const SramTile<E, Bc, D>& v) {
   const int lane = threadIdx.x % 32, row0 = o.row0 - lane / 4;
   if (lane == 0) count_flops(2LL * Rows * Bc);
   ATTN_UNROLL for (int key = 0; key < Bc; key += 16) {
     uint32_t x[Rows / 16][4];
     ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) left_operand(x[m], p, row0 + 16 * m, key);
-    fold_16_keys(o, x, v, key);
+    multiply_ab_16_keys(o, x, v, key);
   }
 }
 
 /// 16-bit weights need no staging: the fragment of scores already has the left-hand operand's layout.
 struct NoStaging {};
 template <int Rows, int D, class E, int Bc>
-__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, NoStaging&, const SramTile<E, Bc, D>& v) {
+__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, NoStaging&, const SramTile<E, Bc, D>& v) {
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   ATTN_UNROLL for (int key = 0; key < Bc; key += 16) {
     uint32_t x[Rows / 16][4];
     ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) left_operand<E>(x[m], p, 2 * m, key / 4);
-    fold_16_keys(o, x, v, key);
+    multiply_ab_16_keys(o, x, v, key);
   }
 }
 

@@ -15,7 +15,7 @@ inline namespace ATTN_DEVICE {
 /// fp16 ends at 65504, and below 2^-14 its digits get fewer. So tiles are multiplied by a power of two first, which is exact, and
 /// the product is divided by it afterwards: the one that takes `largest` to [2^14, 2^15). Not above 2^126, whose inverse is a
 /// normal number still.
-__device__ __forceinline__ float scale_for(float largest) {
+__device__ __forceinline__ float power_of_two_scale(float largest) {
   const uint32_t exponent = 268 - (__float_as_uint(largest) >> 23);  // 127 + 14 - (exponent - 127)
   return __uint_as_float((exponent < 253 ? exponent : 253) << 23);
 }
@@ -82,7 +82,7 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N],
   ATTN_UNROLL for (int n = 0; n < N; ++n) {
     float largest_of_all = 0;
     ATTN_UNROLL for (int warp = 0; warp < Threads / 32; ++warp) largest_of_all = fmaxf(largest_of_all, to[n]->largest.load(0, warp));
-    const float scale = scale_for(largest_of_all);
+    const float scale = power_of_two_scale(largest_of_all);
     if (threadIdx.x == 0) to[n]->scale.store(0, 0, scale);
     ATTN_UNROLL for (int r = 0; r < kVectors; ++r) {
       RegisterPair hi, lo;
@@ -147,14 +147,14 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
   }
 }
 
-/// What is known of the weights that a fold is given: the forward's are e^(s - m), and so at most 1; of others the largest of each
+/// What is known of the weights that a product is given: the forward's are e^(s - m), and so at most 1; of others the largest of each
 /// row is found first. Stands where fp32 on CUDA cores has its staging tile: weights are split in registers.
 struct AtMostOne {};
 struct AnyWeights {};
 
 /// o += P V with P still in registers, in pieces of 64 keys or, where o leaves fewer registers, 32. What the tile gives goes to o once.
 template <int Rows, int D, int Bc, class Weights>
-__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, Weights&, const SplitTile<Bc, D>& v) {
+__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, Weights&, const SplitTile<Bc, D>& v) {
   constexpr int kRows = o.kRows, kPiece = Bc < 4096 / D ? Bc : 4096 / D, kCount = kPiece / 16, kPieces = Bc / kPiece;
   static_assert(Rows % 16 == 0 && Bc % kPiece == 0 && kPiece % 16 == 0);
   const int lane = threadIdx.x % 32;
@@ -169,7 +169,7 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Row
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) largest[i] = fmaxf(largest[i], fabsf(p(i, j)));
     lanes_max<4>(largest);
     // Both factors together stay below 2^126, so that one normal number undoes them: weights under 2^-98 / max |V| get a smaller one.
-    ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = fminf(scale_for(largest[i]), 0x1p126f * v_unscale);
+    ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = fminf(power_of_two_scale(largest[i]), 0x1p126f * v_unscale);
   }
   ATTN_UNROLL for (int i = 0; i < kRows; ++i) unscale[i] = inverse_power(scale[i]) * v_unscale;
 
@@ -200,7 +200,7 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const Fragment<Row
 
 /// o += P V with P in SRAM, in fp32 as it came from HBM.
 template <int Rows, int D, int PRows, int Bc>
-__device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<float, PRows, Bc>& p, const SplitTile<Bc, D>& v) {
+__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const SramTile<float, PRows, Bc>& p, const SplitTile<Bc, D>& v) {
   Fragment<Rows, Bc, 4, 2> weights(o.row0 - threadIdx.x % 32 / 4);
   ATTN_UNROLL for (int i = 0; i < weights.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < weights.kCols; j += 2) {
@@ -208,7 +208,7 @@ __device__ ATTN_PRODUCT void fold(Fragment<Rows, D, 4, 2>& o, const SramTile<flo
       weights(i, j) = both.x, weights(i, j + 1) = both.y;
     }
   AnyWeights any;
-  fold(o, weights, any, v);
+  multiply_ab(o, weights, any, v);
 }
 
 }  // namespace ATTN_DEVICE

@@ -57,7 +57,7 @@ struct Fragment {
   __device__ __forceinline__ float& operator()(int i, int j) { return value[i][j]; }
   __device__ __forceinline__ float operator()(int i, int j) const { return value[i][j]; }
   /// One lane of each row speaks for it: a row's LSE is stored once, not Lanes times.
-  __device__ __forceinline__ bool speaks_for_row() const { return col0 == 0; }
+  __device__ __forceinline__ bool first_lane_of_row() const { return col0 == 0; }
 };
 
 /// load_tile where rows start anywhere (head_dim or seqlen_k not a multiple of 16 bytes): one element at a time.
@@ -152,8 +152,8 @@ constexpr float kLog2e = 1.44269504f;
 /// 2^26 it is within 2^-2 and 2^2. From there on a score's last bit is a factor of 2^4 at least in its weight, and any scale near the right
 /// one will do: the power of two below, whose products have no rounding and overflow no sooner.
 constexpr float kHugeShift = 1 << 26;
-__device__ __forceinline__ float scale_for(bool huge, float scale) { return huge ? __uint_as_float(__float_as_uint(scale) & 0xff800000u) : scale; }
-__device__ __forceinline__ float row_scale(float shift, float scale) { return scale_for(fabsf(shift) >= kHugeShift, scale); }
+__device__ __forceinline__ float power_of_two_if(bool huge, float scale) { return huge ? __uint_as_float(__float_as_uint(scale) & 0xff800000u) : scale; }
+__device__ __forceinline__ float row_scale(float shift, float scale) { return power_of_two_if(fabsf(shift) >= kHugeShift, scale); }
 
 /// A row that has seen no key has m = -inf. 2^(-inf - 0) is 0, where -inf - -inf would be NaN.
 __device__ __forceinline__ float finite(float m) { return m == -INFINITY ? 0 : m; }

@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy_tile(SwizzledTile<E, Rows, Cols>& to, const
 
 /// s = Q K^T for the 64 rows of Q from first_row on: started, not finished.
 template <class E, int Br, int Bc, int D>
-__device__ __forceinline__ void start_scores(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& q, int first_row, const SwizzledTile<E, Bc, D>& k) {
+__device__ __forceinline__ void start_multiply_abt(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& q, int first_row, const SwizzledTile<E, Bc, D>& k) {
   const uint64_t a = tile_descriptor(sram_address(&q) + first_row * kPanelRowBytes), b = tile_descriptor(sram_address(&k));
   ATTN_UNROLL for (int step = 0; step < D / 16; ++step)
     WarpgroupProduct<Bc, E>::abt(s, a + along_rows(step, q.kPanelBytes), b + along_rows(step, k.kPanelBytes), step > 0);
@@ -38,7 +38,7 @@ __device__ __forceinline__ void start_scores(float (&s)[Bc / 2], const SwizzledT
 
 /// o += P V: started, not finished.
 template <class E, int Bc, int D>
-__device__ __forceinline__ void start_fold(float (&o)[D / 2], const uint32_t (&p)[Bc / 16][4], const SwizzledTile<E, Bc, D>& v) {
+__device__ __forceinline__ void start_multiply_ab(float (&o)[D / 2], const uint32_t (&p)[Bc / 16][4], const SwizzledTile<E, Bc, D>& v) {
   const uint64_t b = tile_descriptor(sram_address(&v), v.kPanelBytes);
   ATTN_UNROLL for (int step = 0; step < Bc / 16; ++step) WarpgroupProduct<D, E>::ab(o, p[step], b + across_rows(step));
   commit_products();
@@ -74,7 +74,6 @@ struct TileMask {
 /// comparisons.
 template <int Chains, int N>
 __device__ __forceinline__ float row_maximum(const float (&s)[N], int i, float m) {
-  constexpr unsigned kAllLanes = 0xffffffffu;
   float top[Chains];
   ATTN_UNROLL for (int c = 0; c < Chains; ++c) top[c] = c == 0 ? m : s[2 * i + c];
   ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
@@ -86,23 +85,23 @@ __device__ __forceinline__ float row_maximum(const float (&s)[N], int i, float m
 /// Then m grows to `top`. shift is what the row's scale `by` times m takes away from each exponent: rounded, so that a weight is one
 /// multiply-add. alpha is what the past is scaled by, the quotient of what the weights are relative to, before and now: shifts, rounded too,
 /// not by * (m - m).
-__device__ __forceinline__ void raise_maximum(float top, float by, float& m, float& alpha, float& shift) {
+__device__ __forceinline__ void update_maximum(float top, float by, float& m, float& alpha, float& shift) {
   shift = __fmul_rn(by, finite(top));
   alpha = exp2_or_zero(__fmul_rn(by, m) - shift);
   m = top;
 }
 /// Then s becomes the weights, l their sum (of this lane's columns). Here both rows together:
 template <int N>
-__device__ __forceinline__ void raise_maxima(const float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float (&by)[2], float scale) {
+__device__ __forceinline__ void update_maxima(const float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float (&shift)[2], float (&by)[2], float scale) {
   ATTN_UNROLL for (int i = 0; i < 2; ++i) {
     const float top = row_maximum<1>(s, i, m[i]);
     by[i] = row_scale(__fmul_rn(scale, finite(top)), scale);
-    raise_maximum(top, by[i], m[i], alpha[i], shift[i]);
+    update_maximum(top, by[i], m[i], alpha[i], shift[i]);
     l[i] *= alpha[i];
   }
 }
 template <int N>
-__device__ __forceinline__ void weigh(float (&s)[N], const float (&shift)[2], const float (&by)[2], float (&l)[2]) {
+__device__ __forceinline__ void exponentiate(float (&s)[N], const float (&shift)[2], const float (&by)[2], float (&l)[2]) {
   ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
     ATTN_UNROLL for (int i = 0; i < 2; ++i)
       ATTN_UNROLL for (int c = 0; c < 2; ++c) l[i] += s[4 * n + 2 * i + c] = exp2_or_zero(fmaf(by[i], s[4 * n + 2 * i + c], -shift[i]));
@@ -110,11 +109,11 @@ __device__ __forceinline__ void weigh(float (&s)[N], const float (&shift)[2], co
 /// And here one row after the other, in Chains chains of additions. Whether the scale is row_scale's other one is asked by a quotient, which
 /// is the same for all tiles.
 template <int Chains, int N>
-__device__ __forceinline__ void soften_row_by_row(float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale) {
+__device__ __forceinline__ void online_softmax(float (&s)[N], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale) {
   ATTN_UNROLL for (int i = 0; i < 2; ++i) {
-    const float top = row_maximum<Chains>(s, i, m[i]), by = scale_for(fabsf(finite(top)) >= kHugeShift / fabsf(scale), scale);
+    const float top = row_maximum<Chains>(s, i, m[i]), by = power_of_two_if(fabsf(finite(top)) >= kHugeShift / fabsf(scale), scale);
     float shift, sum[Chains] = {};
-    raise_maximum(top, by, m[i], alpha[i], shift);
+    update_maximum(top, by, m[i], alpha[i], shift);
     ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
       ATTN_UNROLL for (int c = 0; c < 2; ++c) sum[c % Chains] += s[4 * n + 2 * i + c] = exp2_or_zero(fmaf(by, s[4 * n + 2 * i + c], -shift));
     ATTN_UNROLL for (int c = 1; c < Chains; ++c) sum[0] += sum[c];
@@ -136,7 +135,7 @@ __device__ __forceinline__ void pack_weights(uint32_t (&p)[N / 8][4], const floa
 /// O = o / l through SRAM (the warp's own 16 rows of `stage`, from warp_row on) to HBM, and LSE. One lane starts the copies; it must wait
 /// until they have read `stage` before that is written again or the block ends.
 template <class E, int Br, int D>
-__device__ __forceinline__ void finish_rows(float (&o)[D / 2], float (&m)[2], float (&l)[2], float softmax_scale, SwizzledTile<E, Br, D>& stage, int warp_row,
+__device__ __forceinline__ void store_o_and_lse(float (&o)[D / 2], float (&m)[2], float (&l)[2], float softmax_scale, SwizzledTile<E, Br, D>& stage, int warp_row,
                                             const TensorMap& O, Global<float> LSE, const TileMask& mask, int q0, int head) {
   const int lane = threadIdx.x % 32;
   float inverse[2];

@@ -5,7 +5,6 @@
 namespace attention {
 
 namespace {
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// The last key that query i sees: -1 or less when there is none.
 int64_t last_visible_key(const Problem& p, int64_t i) { return p.causal ? std::min(p.seqlen_k - 1, i + p.seqlen_k - p.seqlen_q) : p.seqlen_k - 1; }
@@ -82,11 +81,11 @@ int64_t useful_flops(const Problem& p, bool backward) {
 }
 
 Visits visits_by_query_blocks(const Problem& p, int own, int loop, int at_least) {
-  Visits visits{.blocks = divide_up(p.seqlen_q, own), .own = own, .loop = loop};
+  Visits visits{.blocks = ceil_div(p.seqlen_q, own), .own = own, .loop = loop};
   for (int64_t block = 0; block < visits.blocks; ++block) {
     const int64_t last_row = std::min((block + 1) * own, p.seqlen_q) - 1;
     const int64_t keys = std::max<int64_t>(0, last_visible_key(p, last_row) + 1);
-    const int64_t tiles = std::max<int64_t>(at_least, divide_up(keys, loop));
+    const int64_t tiles = std::max<int64_t>(at_least, ceil_div(keys, loop));
     visits.tiles += tiles;
     visits.rows += std::min(tiles * loop, p.seqlen_k);
   }
@@ -94,20 +93,20 @@ Visits visits_by_query_blocks(const Problem& p, int own, int loop, int at_least)
 }
 
 Visits visits_by_key_blocks(const Problem& p, int own, int loop) {
-  Visits visits{.blocks = divide_up(p.seqlen_k, own), .own = own, .loop = loop};
+  Visits visits{.blocks = ceil_div(p.seqlen_k, own), .own = own, .loop = loop};
   for (int64_t block = 0; block < visits.blocks; ++block) {
     const int64_t first = first_seeing_query(p, block * own);
     if (first >= p.seqlen_q) continue;
     const int64_t first_tile = first / loop;
-    visits.tiles += divide_up(p.seqlen_q, loop) - first_tile;
+    visits.tiles += ceil_div(p.seqlen_q, loop) - first_tile;
     visits.rows += p.seqlen_q - first_tile * loop;
   }
   return visits;
 }
 
 Visits visits_all(int64_t own_rows, int64_t loop_rows, int own, int loop) {
-  const int64_t blocks = divide_up(own_rows, own);
-  return {blocks, blocks * divide_up(loop_rows, loop), blocks * loop_rows, own, loop};
+  const int64_t blocks = ceil_div(own_rows, own);
+  return {blocks, blocks * ceil_div(loop_rows, loop), blocks * loop_rows, own, loop};
 }
 
 }  // namespace attention

@@ -62,7 +62,7 @@ void launch_product(const char* name, const Problem& p, float scale, Matrix a, M
 
 /// S = -inf where the query does not see the key. A block owns a row.
 template <class E>
-__global__ void hide(Mask mask, Global<E> S) {
+__global__ void mask_scores(Mask mask, Global<E> S) {
   const int64_t head = blockIdx.x / mask.seqlen_q, i = blockIdx.x % mask.seqlen_q;
   for (int64_t j = mask.keys_end(i + 1) + threadIdx.x; j < mask.seqlen_k; j += blockDim.x) S.head(head).store(i, j, -INFINITY);
 }
@@ -71,7 +71,7 @@ void launch_mask(const Problem& p, Target S) {
   const Mask mask{p.seqlen_q, p.seqlen_k, p.causal};
   with_element(p, [&](auto element) {
     using E = decltype(element);
-    launch("mask", hide<E>, p.L(), 256, 0, mask, pairs<E>(p, S));
+    launch("mask", mask_scores<E>, p.L(), 256, 0, mask, pairs<E>(p, S));
   });
 }
 
@@ -102,7 +102,7 @@ inline Step step() {
   method.cost = cost;
   method.run = forward;
   return {.id = "yardstick", .title = "three kernels with cuBLAS", .idea = "step02 with the products of NVIDIA's library: PyTorch eager without Python",
-          .chapter = "docs/yardstick.md", .tiles = tiles, .largest_head_dim = 256, .fp32_tolerance_factor = 8,
+          .chapter = "docs/yardstick.md", .kind = "yardstick", .tiles = tiles, .largest_head_dim = 256, .fp32_tolerance_factor = 8,
           .methods = {method}};
 }
 

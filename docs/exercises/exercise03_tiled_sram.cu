@@ -48,7 +48,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     // TODO 3 of 4: s(i, j) becomes p = e^(softmax_scale (s - m)) = exp2_or_zero(scale * (s - m)), and l[i] grows by the row's sum.
     // Where m[i] is -INFINITY, the row sees no key: subtract 0, not m.
     // end of TODO 3
-    // TODO 4 of 4: O += P V. s is P now; fold(o, s, sram.p, sram.v) multiplies it with the tile of V.
+    // TODO 4 of 4: O += P V. s is P now; multiply_ab(o, s, sram.p, sram.v) multiplies it with the tile of V.
     // end of TODO 4
   }
 
@@ -57,7 +57,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     const int64_t row = q0 + o.row(i);
     const float inverse = l[i] > 0 ? 1 / l[i] : 0;
     ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
-    if (o.speaks_for_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * m[i] + logf(l[i]));
+    if (o.first_lane_of_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * m[i] + logf(l[i]));
   }
   store_tile(O.head(head), o, q0);
 }

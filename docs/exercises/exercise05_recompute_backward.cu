@@ -54,7 +54,7 @@ keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K
         // end of TODO 2
       }
     }
-    // TODO 3 of 4: dV += P^T dO, dK += dS^T Q: fold(sum, left, sram.p, right), twice. Both send their left side through sram.p; the
+    // TODO 3 of 4: dV += P^T dO, dK += dS^T Q: multiply_ab(sum, left, sram.p, right), twice. Both send their left side through sram.p; the
     // second must not do so while another lane still reads the first.
     // end of TODO 3
   }
@@ -94,7 +94,7 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
       // stands for lse.
       // end of TODO 4
     }
-    fold(dq, ds, sram.ds, sram.k);
+    multiply_ab(dq, ds, sram.ds, sram.k);
   }
   store_tile(dQ.head(head), dq, q0);
 }

@@ -170,7 +170,7 @@ class Diffs(unittest.TestCase):
         return [line for line in text.splitlines() if line[:1] in "+-"]
 
     def test_each_step_against_the_one_before(self):
-        added = {"diff02": "m = row_max(m, sram.max);", "diff03": "fold(o, s, sram.p, sram.v);", "diff04": "const float alpha = exp2_or_zero(scale * (m[i] - base));",
+        added = {"diff02": "m = row_max(m, sram.max);", "diff03": "multiply_ab(o, s, sram.p, sram.v);", "diff04": "const float alpha = exp2_or_zero(scale * (m[i] - base));",
                  "diff05": "delta_of_rows("}
         for target, line in added.items():
             with self.subTest(target=target):

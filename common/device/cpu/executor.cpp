@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "common/device/cpu/worker.h"
-#include "common/harness/memory.h"
 
 namespace attention::executor {
 
@@ -144,7 +143,7 @@ int tensor_id(const char* name) {
   return static_cast<int>(all.names.size()) - 1;
 }
 
-void report_hbm_access(const HbmAccess& it, Place place) {
+void report_hbm_access(const HbmAccess& it, SourceLine place) {
   const std::string name = tensor_name(it.tensor), row = std::to_string(it.row), col = std::to_string(it.col);
   if (it.access == std::string("head")) report(place, "head " + row + " of " + name + ", which has " + std::to_string(it.rows), __builtin_return_address(0));
   std::string what = std::string(it.access) + (it.elements == 4 ? "4" : "") + " of " + name + " at row " + row + ", column " + col;

@@ -27,7 +27,7 @@ struct Index3 {
 };
 
 /// A line of a kernel's source, taken where a hook is called.
-struct Place {
+struct SourceLine {
   const char* file = nullptr;
   int line = 0;
 };
@@ -82,7 +82,7 @@ int tensor_id(const char* name);
 
 /// Reports a finding about the running kernel thread and gives its block up. Outside of a kernel throws CheckFailed.
 /// `caller` is an address in the kernel, by which the report can name the lines that an inlined function was called from.
-[[noreturn]] void report(Place place, const std::string& what, const void* caller = nullptr);
+[[noreturn]] void report(SourceLine place, const std::string& what, const void* caller = nullptr);
 
 /// An access to HBM that leaves its head's rows x cols, is misaligned, or goes to a null tensor. `access` is "load" or "store".
 struct HbmAccess {
@@ -92,27 +92,27 @@ struct HbmAccess {
   int64_t rows, cols, row, col;
   int elements;  // 1 or 4
 };
-[[noreturn]] void report_hbm_access(const HbmAccess& access, Place place);
+[[noreturn]] void report_hbm_access(const HbmAccess& access, SourceLine place);
 
 /// dynamic_sram<Layout>() with a Layout of `bytes` that the launch did not ask for.
-[[noreturn]] void report_layout(int64_t bytes, Place place);
+[[noreturn]] void report_layout(int64_t bytes, SourceLine place);
 
 /// An SRAM access that BlockView::unwatched_bytes does not cover: bounds, then races.
-void watch_sram(const void* address, int bytes, bool write, Place place);
+void watch_sram(const void* address, int bytes, bool write, SourceLine place);
 
-void block_barrier(Place place);  // __syncthreads
-void warp_barrier(Place place);   // __syncwarp
+void block_barrier(SourceLine place);  // __syncthreads
+void warp_barrier(SourceLine place);   // __syncwarp
 
 /// One operation of a whole warp: every lane deposits a pointer, the last lane to arrive calls `run` with all 32 of them.
 /// All lanes must come from the same place with the same `run`. It moves registers, as a shuffle does: it does not order
 /// accesses to SRAM.
 using WarpOperation = void (*)(void* const* lanes);
-void warp_collective(WarpOperation run, void* deposit, Place place);
+void warp_collective(WarpOperation run, void* deposit, SourceLine place);
 
 /// cp.async: the 16 bytes at `from` (null: zeros) are on their way to `to` in SRAM until wait_copies has waited for their group.
-void start_copy(void* to, const void* from, Place place);
-void commit_copies(Place place);             // the copies that the running thread has started since the last one are a group
-void wait_copies(int pending, Place place);  // its groups arrive, all but the `pending` youngest
+void start_copy(void* to, const void* from, SourceLine place);
+void commit_copies(SourceLine place);             // the copies that the running thread has started since the last one are a group
+void wait_copies(int pending, SourceLine place);  // its groups arrive, all but the `pending` youngest
 
 // ---- called by the host ----------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
+constexpr unsigned kAllLanes = 0xffffffffu;  // of a warp, as the mask of the _sync functions
+
 using uint3 = executor::Index3;
 using executor::blockDim;
 using executor::blockIdx;
@@ -264,7 +266,7 @@ inline void any_of_lanes(void* const* lanes) {
   for (int lane = 0; lane < executor::kWarp; ++lane) *static_cast<bool*>(lanes[lane]) = any;
 }
 inline bool __any_sync(unsigned mask, bool predicate, ATTN_CALLER) {
-  if (mask != 0xffffffffu) [[unlikely]] executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
+  if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
   executor::warp_collective(any_of_lanes, &predicate, {file, line});
   return predicate;
 }

@@ -32,17 +32,17 @@ struct Random {
   int below(int bound) { return static_cast<int>((next() >> 32) * static_cast<uint64_t>(bound) >> 32); }
 };
 
-bool same(Place a, Place b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
+bool same(SourceLine a, SourceLine b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
 
 }  // namespace
 
-std::string to_string(Place place) {
+std::string to_string(SourceLine place) {
   if (!place.file) return "its start";  // a thread that has met no barrier yet
   const std::string path = place.file;
   return path.substr(path.rfind('/') + 1) + ":" + std::to_string(place.line);
 }
 
-std::string where(Place place, const void* caller) {
+std::string where(SourceLine place, const void* caller) {
   const std::string lines = source_lines(caller);
   return lines.empty() ? to_string(place) : lines;
 }
@@ -215,7 +215,7 @@ void Worker::hand_over() {
 
 // ---- barriers ------------------------------------------------------------------------------------------------------
 
-bool Worker::arrive(Gathering& gathering, int expected, State waiting, Place place) {
+bool Worker::arrive(Gathering& gathering, int expected, State waiting, SourceLine place) {
   KernelThread& me = threads_[current_];
   if (gathering.arrived == 0) {
     gathering.place = place;
@@ -232,7 +232,7 @@ bool Worker::arrive(Gathering& gathering, int expected, State waiting, Place pla
   return true;
 }
 
-void Worker::wait_for_block(Place place) {
+void Worker::wait_for_block(SourceLine place) {
   if (arrive(block_gathering_, threads_count_, State::waits_for_block, place)) {
     if (++block_epoch_ == Access::kEpochs) {  // all earlier accesses are ordered before the later ones: forget them
       if (race_checked_) shadow_.forget_order();
@@ -243,7 +243,7 @@ void Worker::wait_for_block(Place place) {
   hand_over();
 }
 
-void Worker::wait_for_warp(WarpOperation operation, void* deposit, Place place) {
+void Worker::wait_for_warp(WarpOperation operation, void* deposit, SourceLine place) {
   Warp& warp = warps_[current_ / kWarp];
   if (operation && warp.lanes != kWarp) [[unlikely]]
     give_up_block(place, "an operation of a whole warp in a warp of " + std::to_string(warp.lanes) + " threads: all 32 lanes must take part");
@@ -298,7 +298,7 @@ void Worker::report_stuck() {
   give_up_block(waiting, to_string(threads_[waiting].place), what);
 }
 
-int Worker::site_of(const void* caller, Place place) {
+int Worker::site_of(const void* caller, SourceLine place) {
   if (sites_.empty()) sites_.resize(Access::kSites);
   size_t slot = (reinterpret_cast<uintptr_t>(caller) * 0x9e3779b97f4a7c15u) >> (64 - Access::kSiteBits);
   for (int tries = 0; tries < Access::kSites; ++tries, slot = (slot + 1) % Access::kSites) {
@@ -309,9 +309,9 @@ int Worker::site_of(const void* caller, Place place) {
   return static_cast<int>(slot);
 }
 
-Access Worker::access_now(Place place, const void* caller) { return {block_epoch_, warps_[current_ / kWarp].epoch, current_, site_of(caller, place)}; }
+Access Worker::access_now(SourceLine place, const void* caller) { return {block_epoch_, warps_[current_ / kWarp].epoch, current_, site_of(caller, place)}; }
 
-void Worker::report_race(const ShadowSram::Race& race, bool write, Place place, const void* caller) {
+void Worker::report_race(const ShadowSram::Race& race, bool write, SourceLine place, const void* caller) {
   const int other = race.earlier.thread();
   const bool one_warp = other / kWarp == current_ / kWarp;
   const Site& site = sites_[static_cast<size_t>(race.earlier.site())];
@@ -326,7 +326,7 @@ void Worker::report_race(const ShadowSram::Race& race, bool write, Place place, 
                                    to_string(threads_[current_].place) + " and " + to_string(threads_[other].place) + ")");
 }
 
-void Worker::watch_sram(const void* address, int bytes, bool write, Place place, const void* caller) {
+void Worker::watch_sram(const void* address, int bytes, bool write, SourceLine place, const void* caller) {
   const int64_t first = static_cast<const unsigned char*>(address) - block_view.sram;
   const int64_t size = static_cast<int64_t>(block_view.sram_bytes);
   if (first < 0 || first + bytes > size) [[unlikely]]
@@ -340,13 +340,13 @@ void Worker::watch_sram(const void* address, int bytes, bool write, Place place,
 
 // ---- asynchronous copies ---------------------------------------------------------------------------------------------
 
-void Worker::start_copy(void* to, const void* from, Place place, const void* caller) {
+void Worker::start_copy(void* to, const void* from, SourceLine place, const void* caller) {
   std::memset(to, kNanByte, kCopyBytes);
   copies_[current_].on_their_way.push_back({to, from, copies_[current_].open_group, place});
   if (race_checked_) shadow_.copy_starts(static_cast<const unsigned char*>(to) - block_view.sram, kCopyBytes, access_now(place, caller));
 }
 
-void Worker::wait_copies(int pending, Place place, const void* caller) {
+void Worker::wait_copies(int pending, SourceLine place, const void* caller) {
   auto& [on_their_way, open_group] = copies_[current_];
   size_t arrived = 0;
   for (; arrived < on_their_way.size() && on_their_way[arrived].group < open_group - pending; ++arrived) {
@@ -361,27 +361,27 @@ void Worker::wait_copies(int pending, Place place, const void* caller) {
 // ---- what kernel threads call -----------------------------------------------------------------------------------------
 
 namespace {
-Worker& worker_at(Place place, const char* what) {
+Worker& worker_at(SourceLine place, const char* what) {
   if (!running_worker) [[unlikely]] throw CheckFailed(to_string(place) + ": outside of a kernel: " + what);
   return *running_worker;
 }
 }  // namespace
 
-void report(Place place, const std::string& what, const void* caller) { worker_at(place, what.c_str()).give_up_block(place, caller, what); }
-void report_layout(int64_t bytes, Place place) {
+void report(SourceLine place, const std::string& what, const void* caller) { worker_at(place, what.c_str()).give_up_block(place, caller, what); }
+void report_layout(int64_t bytes, SourceLine place) {
   report(place, "the SRAM layout needs " + std::to_string(bytes) + " bytes, the launch asked for " + std::to_string(block_view.sram_bytes));
 }
-void watch_sram(const void* address, int bytes, bool write, Place place) {
+void watch_sram(const void* address, int bytes, bool write, SourceLine place) {
   worker_at(place, "access to a block's SRAM").watch_sram(address, bytes, write, place, __builtin_return_address(0));
 }
-void start_copy(void* to, const void* from, Place place) {
+void start_copy(void* to, const void* from, SourceLine place) {
   worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
 }
-void commit_copies(Place place) { worker_at(place, "commit_copies").commit_copies(); }
-void wait_copies(int pending, Place place) { worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0)); }
-void block_barrier(Place place) { worker_at(place, "__syncthreads").wait_for_block(place); }
-void warp_barrier(Place place) { worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place); }
-void warp_collective(WarpOperation run, void* deposit, Place place) {
+void commit_copies(SourceLine place) { worker_at(place, "commit_copies").commit_copies(); }
+void wait_copies(int pending, SourceLine place) { worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0)); }
+void block_barrier(SourceLine place) { worker_at(place, "__syncthreads").wait_for_block(place); }
+void warp_barrier(SourceLine place) { worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place); }
+void warp_collective(WarpOperation run, void* deposit, SourceLine place) {
   worker_at(place, "an operation of a warp").wait_for_warp(run, deposit, place);
 }
 

@@ -13,10 +13,10 @@
 namespace attention::executor {
 
 /// "file.cu:12", without folders.
-std::string to_string(Place place);
+std::string to_string(SourceLine place);
 
 /// The lines of the call that returns to `caller`, innermost first; `place` alone where they are not known.
-std::string where(Place place, const void* caller);
+std::string where(SourceLine place, const void* caller);
 
 /// A grid on its way: what the OS threads share.
 struct GridRun {
@@ -40,14 +40,14 @@ class Worker {
   void work_on(GridRun& run);
 
   // The running kernel thread's requests; see executor.h.
-  void wait_for_block(Place place);
-  void wait_for_warp(WarpOperation operation, void* deposit, Place place);
-  void start_copy(void* to, const void* from, Place place, const void* caller);
+  void wait_for_block(SourceLine place);
+  void wait_for_warp(WarpOperation operation, void* deposit, SourceLine place);
+  void start_copy(void* to, const void* from, SourceLine place, const void* caller);
   void commit_copies() { ++copies_[current_].open_group; }
-  void wait_copies(int pending, Place place, const void* caller);
-  void watch_sram(const void* address, int bytes, bool write, Place place, const void* caller);
-  [[noreturn]] void give_up_block(Place place, const std::string& what) { give_up_block(current_, to_string(place), what); }
-  [[noreturn]] void give_up_block(Place place, const void* caller, const std::string& what) { give_up_block(current_, where(place, caller), what); }
+  void wait_copies(int pending, SourceLine place, const void* caller);
+  void watch_sram(const void* address, int bytes, bool write, SourceLine place, const void* caller);
+  [[noreturn]] void give_up_block(SourceLine place, const std::string& what) { give_up_block(current_, to_string(place), what); }
+  [[noreturn]] void give_up_block(SourceLine place, const void* caller, const std::string& what) { give_up_block(current_, where(place, caller), what); }
 
   /// Of this OS thread, null when it runs no kernel.
   static Worker* running();
@@ -57,12 +57,12 @@ class Worker {
   struct KernelThread {
     Fiber* fiber = nullptr;  // null until it first runs
     State state = State::ready;
-    Place place;             // of the barrier that it waits at, or passed last
+    SourceLine place;             // of the barrier that it waits at, or passed last
   };
   /// A barrier that is filling up: how many came, and where the first of them stands.
   struct Gathering {
     int arrived = 0;
-    Place place;
+    SourceLine place;
     int first_thread = 0;
   };
   struct Warp {
@@ -78,7 +78,7 @@ class Worker {
     void* to;
     const void* from;  // null: zeros
     int group;
-    Place place;
+    SourceLine place;
   };
   struct Copies {
     std::vector<Copy> on_their_way;
@@ -101,14 +101,14 @@ class Worker {
   int take_next();                                   // the next ready thread
   Fiber& idle_fiber();
   void hand_over();                                  // the current thread waits, or lets those before it in the order go first
-  bool arrive(Gathering& gathering, int expected, State waiting, Place place);  // true for the last to arrive
+  bool arrive(Gathering& gathering, int expected, State waiting, SourceLine place);  // true for the last to arrive
 
   [[noreturn]] void give_up_block(int thread, const std::string& place, const std::string& what);
   [[noreturn]] void report_stuck();                  // no thread can run, yet not all have finished
-  [[noreturn]] void report_race(const ShadowSram::Race& race, bool write, Place place, const void* caller);
+  [[noreturn]] void report_race(const ShadowSram::Race& race, bool write, SourceLine place, const void* caller);
   std::string what_it_does(int thread) const;
-  int site_of(const void* caller, Place place);
-  Access access_now(Place place, const void* caller);
+  int site_of(const void* caller, SourceLine place);
+  Access access_now(SourceLine place, const void* caller);
 
   GridRun* run_ = nullptr;
   int64_t block_ = 0;
@@ -136,7 +136,7 @@ class Worker {
   uint32_t block_epoch_ = 1;
   struct Site {
     const void* caller = nullptr;
-    Place place;
+    SourceLine place;
   };
   std::vector<Site> sites_;  // a hash table: which line an access in the shadow came from
 };

@@ -130,11 +130,11 @@ __device__ __forceinline__ void wait_products() { asm volatile("wgmma.wait_group
 /// No instruction. The compiler does not know that a product still writes (or reads) its registers until the wait: this keeps it from
 /// moving their uses to before.
 template <int N>
-__device__ __forceinline__ void settle(float (&x)[N]) {
+__device__ __forceinline__ void fence_registers(float (&x)[N]) {
   ATTN_UNROLL for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void settle(uint32_t (&x)[N][4]) {
+__device__ __forceinline__ void fence_registers(uint32_t (&x)[N][4]) {
   ATTN_UNROLL for (int i = 0; i < N; ++i)
     ATTN_UNROLL for (int j = 0; j < 4; ++j) asm volatile("" : "+r"(x[i][j])::"memory");
 }

@@ -24,6 +24,8 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
+constexpr unsigned kAllLanes = 0xffffffffu;  // of a warp, as the mask of the _sync functions
+
 using bfloat16 = __nv_bfloat16;  // `half` has its name from CUDA
 
 __device__ __forceinline__ float to_float(float x) { return x; }
@@ -116,19 +118,19 @@ __device__ __forceinline__ void count_flops(int64_t) {}
 template <int Lanes, int N>
 __device__ __forceinline__ void lanes_max(float (&x)[N]) {
   ATTN_UNROLL for (int n = 0; n < N; ++n)
-    ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] = fmaxf(x[n], __shfl_xor_sync(0xffffffffu, x[n], step));
+    ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] = fmaxf(x[n], __shfl_xor_sync(kAllLanes, x[n], step));
 }
 template <int Lanes, int N>
 __device__ __forceinline__ void lanes_sum(float (&x)[N]) {
   ATTN_UNROLL for (int n = 0; n < N; ++n)
-    ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] += __shfl_xor_sync(0xffffffffu, x[n], step);
+    ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] += __shfl_xor_sync(kAllLanes, x[n], step);
 }
 
 /// lanes_max<32> for numbers that are not negative: their bits are in their order, and one instruction compares those of 32 lanes.
 template <int N>
 __device__ __forceinline__ void warp_max_of_magnitudes(float (&x)[N]) {
 #if __CUDA_ARCH__ >= 800
-  ATTN_UNROLL for (int n = 0; n < N; ++n) x[n] = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x[n])));
+  ATTN_UNROLL for (int n = 0; n < N; ++n) x[n] = __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(x[n])));
 #else
   lanes_max<32>(x);
 #endif
