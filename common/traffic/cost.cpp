@@ -22,7 +22,10 @@ TensorBytes& entry(std::vector<TensorBytes>& bytes, const std::string& tensor) {
 }
 
 /// The statistics of a row stay in fp32 whatever the dtype of the tensors is.
-int64_t element_bytes(const Problem& p, const std::string& tensor) { return tensor == "LSE" || tensor == "delta" ? 4 : bytes_per_element(p.dtype); }
+int64_t element_bytes(const Problem& p, const std::string& tensor) {
+  const bool fp32 = tensor == "LSE" || tensor == "lse2" || tensor == "delta" || tensor == "dQ sums";
+  return fp32 ? 4 : bytes_per_element(p.dtype);
+}
 }  // namespace
 
 KernelCost& KernelCost::loads(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {

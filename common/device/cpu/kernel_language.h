@@ -3,6 +3,7 @@
 // checks see and what they do not.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -116,6 +117,13 @@ struct Global {
     T* to = checked("store", N, row, col, file, line);
     executor::block_view.requested[tensor_].store += N * sizeof(T);
     for (int n = 0; n < N; ++n) to[n] = from_float<E>(values[n]);
+  }
+  /// atomicAdd: adds two neighbours to what is there (fp32 alone). Its bytes count as stored: what goes out is the numbers to add.
+  void add_pair(int64_t row, int64_t col, float first, float second, ATTN_CALLER) const {
+    T* to = checked("add", 2, row, col, file, line);
+    executor::block_view.requested[tensor_].store += 2 * sizeof(T);
+    std::atomic_ref(to[0]).fetch_add(first, std::memory_order_relaxed);  // other blocks' OS threads add here too
+    std::atomic_ref(to[1]).fetch_add(second, std::memory_order_relaxed);
   }
 
  private:

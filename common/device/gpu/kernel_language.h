@@ -91,6 +91,16 @@ struct Global {
     ATTN_UNROLL for (int n = 0; n < N; ++n) run.element[n] = from_float<E>(values[n]);
     *reinterpret_cast<decltype(run)*>(data + row * cols + col) = run;
   }
+  /// atomicAdd: adds two neighbours to what is there (fp32 alone). Blocks add in no given order, so that a sum's last bits may differ from
+  /// run to run.
+  __device__ void add_pair(int64_t row, int64_t col, float first, float second) const {
+    E* const to = data + row * cols + col;
+#if __CUDA_ARCH__ >= 900
+    atomicAdd(reinterpret_cast<float2*>(to), make_float2(first, second));
+#else
+    atomicAdd(to, first), atomicAdd(to + 1, second);
+#endif
+  }
 };
 
 /// 2^x in one instruction, as exact as exp2f (2 ulp) but for results under 2^-126, which become 0: beside a row's largest

@@ -1,0 +1,56 @@
+// What both one-pass backwards (step10, step11) do before and beside their products: the numbers of each query row.
+#pragma once
+
+#include "common/tile/shapes.h"
+#include "common/tile/tile.h"
+#include "common/tile/view.h"
+
+namespace attention {
+inline namespace ATTN_DEVICE {
+
+/// The row numbers as loops over query tiles of Bc rows want them: a head's rows are filled up to a whole number of tiles.
+inline int64_t padded_rows(const Problem& p) { return ceil_div(p.seqlen_q, p.tile.bc) * p.tile.bc; }
+
+constexpr int kEight = 8;  // columns of a thread below: 16 bytes of a 16-bit type
+
+/// Where the running thread works, one of a grid in which Lanes lanes own each of `rows` rows of every head.
+struct EightColumns {
+  int64_t head, row, col;
+};
+template <int Lanes>
+__device__ __forceinline__ EightColumns eight_columns(int64_t rows) {
+  const int64_t n = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / Lanes;
+  return {n / rows, n % rows, static_cast<int64_t>(threadIdx.x) % Lanes * kEight};
+}
+
+/// delta = row sum of O ∘ dO, lse2 = LSE log2 e, and dQ_sums = 0. Lanes lanes own a row, eight columns each. Rows past the last query have
+/// lse2 = inf, so that their weights 2^(s - inf) are 0; so has a row that sees no key.
+template <class E, int Lanes>
+__global__ void rows_backward(
+    Global<const E> O,          // [heads, seqlen_q, head_dim]
+    Global<const E> dO,         // [heads, seqlen_q, head_dim]
+    Global<const float> LSE,    // [heads, 1, seqlen_q]
+    Global<float> lse2,         // [heads, 1, padded rows]
+    Global<float> delta,        // [heads, 1, padded rows]
+    Global<float> dQ_sums) {    // [heads, padded rows, head_dim]
+  const auto [head, row, col] = eight_columns<Lanes>(lse2.cols);
+  const bool inside = row < O.rows, columns = col < O.cols;
+  const float4 o = O.head(head).load_vector_if(inside && columns, row, col), d_o = dO.head(head).load_vector_if(inside && columns, row, col);
+  float sum[1] = {};
+  ATTN_UNROLL for (int n = 0; n < 4; ++n) {
+    const float2 x = unpack<E>(reinterpret_cast<const uint32_t*>(&o)[n]), y = unpack<E>(reinterpret_cast<const uint32_t*>(&d_o)[n]);
+    sum[0] += x.x * y.x + x.y * y.y;
+  }
+  lanes_sum<Lanes>(sum);
+  const float zeros[4] = {};
+  ATTN_UNROLL for (int n = 0; n < kEight; n += 4)
+    if (columns) dQ_sums.head(head).template store_run<4>(row, col + n, zeros);
+  if (col == 0) {
+    const float lse = inside ? LSE.head(head).load(0, row) : -INFINITY;
+    lse2.head(head).store(0, row, lse == -INFINITY ? INFINITY : kLog2e * lse);
+    delta.head(head).store(0, row, sum[0]);
+  }
+}
+
+}  // namespace ATTN_DEVICE
+}  // namespace attention

@@ -1,0 +1,215 @@
+// step10  one-pass backward                                                            docs/10-one-pass-backward.md
+//
+// step05 computes S and dP twice, once for dK and dV and once for dQ. Here a block owns keys and does all of it in one pass over the
+// queries: five products instead of seven. What it costs is dQ: every block has a share of every row, so they add them up in HBM, in fp32.
+//
+//      S^T = K Q^T,  dP^T = V dO^T ─▶ P^T, dS^T ─▶ dV += P^T dO,  dK += dS^T Q     from registers: rows are keys, as the block owns them
+//                                          dS^T ─▶ SRAM ─▶ dQ = dS K ─▶ HBM        a tile later, so that one barrier serves both
+//      copies   next Q, dO, LSE, delta ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶│
+//
+//   HBM       10X + 4L elements, and dQ once more in fp32: cleared, added to, read
+//   executes  10 N^2 d FLOPs per head          extra memory  LSE twice, delta, dQ in fp32
+//
+//   make step10 && ./step10
+#include "common/step/step.h"
+#include "common/tile/backward.h"
+#include "common/tile/mask.h"
+#include "step06_asynchronous_pipeline.cu"  // the forward
+
+namespace attention::ATTN_DEVICE::step10 {
+
+template <class T>
+struct Sram {
+  using Row = SramTile<float, 1, T::kBc>;
+  typename T::Own k, v;
+  struct Queries {
+    typename T::Loop q, d_o;
+    Row lse, delta;
+  } queries[2];       // a tile, and the next one on its way
+  typename T::Pairs ds[2];  // dS^T: this tile's, and the last one's
+};
+
+/// dK, dV, and this block's share of dQ. A block owns Br keys and loops over the query tiles that see them.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+keys_backward(
+    Mask mask,
+    float softmax_scale,
+    typename T::In Q,             // [heads, seqlen_q, head_dim]
+    typename T::In K,             // [heads, seqlen_k, head_dim]
+    typename T::In V,             // [heads, seqlen_k, head_dim]
+    typename T::In dO,            // [heads, seqlen_q, head_dim]
+    Global<const float> lse2,     // [heads, 1, padded rows]
+    Global<const float> delta,    // [heads, 1, padded rows]
+    Global<float> dQ_sums,        // [heads, padded rows, head_dim]
+    typename T::Out dK,           // [heads, seqlen_k, head_dim]
+    typename T::Out dV) {         // [heads, seqlen_k, head_dim]
+  constexpr int kWarps = T::kThreads / 32, kQueries = T::kBc;
+  constexpr int kShare = kQueries * T::kHeadDim / kWarps, kDqRows = kShare < 1024 ? 16 : 32, kDqCols = kShare / kDqRows;  // a warp's of dQ
+  auto& sram = dynamic_sram<Sram<T>>();
+  const auto [head, k0] = mask.place_of_keys(T::kBr);
+  const int warp = threadIdx.x / 32, warp_row0 = warp * T::kWarpRows;
+  const int dq_row = warp % (kQueries / kDqRows) * kDqRows, dq_col = warp / (kQueries / kDqRows) * kDqCols;
+  const int first = static_cast<int>(mask.queries_begin(k0) / kQueries * kQueries), end = static_cast<int>(mask.seqlen_q);
+  const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x)
+
+  const auto start_copies = [&](int q0, int place) {
+    auto& to = sram.queries[place];
+    load_tile_async<T::kThreads>(to.q, Q.head(head), q0);
+    load_tile_async<T::kThreads>(to.d_o, dO.head(head), q0);
+    load_row_async(to.lse, lse2.head(head), q0);
+    load_row_async(to.delta, delta.head(head), q0);
+  };
+  const auto add_dq = [&](int q0, int place) {
+    Fragment<kDqRows, kDqCols, 4, 2> dq(dq_row);
+    multiply_atb(dq, sram.ds[place], sram.k, dq_col);
+    add_tile(dQ_sums.head(head), dq, q0, dq_col);
+  };
+
+  load_tile_async<T::kThreads>(sram.k, K.head(head), k0);
+  load_tile_async<T::kThreads>(sram.v, V.head(head), k0);
+  start_copies(first, 0);
+  commit_copies();
+  typename T::Output dk(warp_row0), dv(warp_row0);
+  NoStaging in_registers;
+
+  int place = 0;
+  for (int q0 = first; q0 < end; q0 += kQueries, place ^= 1) {
+    wait_copies<0>();
+    __syncthreads();  // this tile is complete; the last one's dS^T is, too, and every warp is done with that tile
+    if (q0 + kQueries < end) start_copies(q0 + kQueries, place ^ 1);
+    commit_copies();
+    if (q0 > first) add_dq(q0 - kQueries, place ^ 1);
+
+    const auto& queries = sram.queries[place];
+    typename T::Scores p(warp_row0), ds(warp_row0);
+    multiply_abt(p, sram.k, queries.q);
+    multiply_abt(ds, sram.v, queries.d_o);
+    const bool all_visible = mask.all_visible(q0, kQueries, k0, T::kBr);
+    ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
+      const float lse = queries.lse.load(0, p.col(j)), row_delta = queries.delta.load(0, p.col(j));
+      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
+        const bool visible = all_visible || mask.visible(q0 + p.col(j), k0 + p.row(i));
+        p(i, j) = visible ? exp2_or_zero(fmaf(scale, p(i, j), -lse)) : 0;
+        ds(i, j) = p(i, j) * (ds(i, j) - row_delta);  // softmax_scale comes last, to dK and dQ
+      }
+    }
+    multiply_ab(dv, p, in_registers, queries.d_o);
+    multiply_ab(dk, ds, in_registers, queries.q);
+    store_tile(sram.ds[place], ds);
+  }
+  __syncthreads();   // the last dS^T is complete
+  add_dq((end - 1) / kQueries * kQueries, place ^ 1);
+
+  ATTN_UNROLL for (int i = 0; i < dk.kRows; ++i)
+    ATTN_UNROLL for (int j = 0; j < dk.kCols; ++j) dk(i, j) *= softmax_scale;
+  store_tile(dK.head(head), dk, k0);
+  store_tile(dV.head(head), dv, k0);
+}
+
+/// dQ = softmax_scale dQ_sums. Lanes lanes own a row, eight columns each.
+template <class E, int Lanes>
+__global__ void convert_dq(
+    float softmax_scale,
+    Global<const float> dQ_sums,  // [heads, padded rows, head_dim]
+    Global<E> dQ) {               // [heads, seqlen_q, head_dim]
+  const auto [head, row, col] = eight_columns<Lanes>(dQ_sums.rows);
+  if (row >= dQ.rows || col >= dQ.cols) return;
+  float out[kEight];
+  ATTN_UNROLL for (int n = 0; n < kEight; n += 4) {
+    const float4 x = dQ_sums.head(head).load_vector_if(true, row, col + n);
+    out[n] = softmax_scale * x.x, out[n + 1] = softmax_scale * x.y, out[n + 2] = softmax_scale * x.z, out[n + 3] = softmax_scale * x.w;
+  }
+  dQ.head(head).template store_run<kEight>(row, col, out);
+}
+
+// ---- launches -------------------------------------------------------------------------------------------------------------
+
+// 16 keys to a warp: two accumulators and two fragments of scores fill its registers. The smaller tiles are for GPUs with less SRAM.
+template <class E>
+using KeyTiles = TileList<
+    Tile<E, 128, 64, 64, 8, 4, 1>, Tile<E, 64, 64, 64, 4, 4, 2>,
+    Tile<E, 128, 64, 128, 8, 4, 1>, Tile<E, 128, 32, 128, 8, 4, 1>, Tile<E, 64, 32, 128, 4, 4, 1>>;
+using Tiles = Joined<KeyTiles<half>, KeyTiles<bfloat16>>::type;
+
+/// The forward's tile is its own: the first of step06's that fits.
+inline Problem with_forward_tile(Problem p) {
+  for (const TileChoice& choice : step06::tiles(p))
+    if (choice.sram_bytes <= p.sram_limit) return p.tile = choice.shape, p;
+  throw Unsupported("step10: no tile of the forward fits " + std::to_string(p.sram_limit) + " bytes of SRAM");
+}
+
+inline void forward(const Problem& p, const Tensors& t) { step06::forward(with_forward_tile(p), t); }
+
+inline void backward(const Problem& p, const Tensors& t) {
+  with_tile(p, Tiles{}, [&](auto tile) {
+    using T = decltype(tile);
+    using E = typename T::Element;
+    constexpr int kLanes = T::kHeadDim / kEight, kRowThreads = 128;
+    const int64_t heads = p.heads_total(), rows = padded_rows(p), row_blocks = heads * rows / (kRowThreads / kLanes);
+    const auto scratch = [&](auto kind, const char* name, int64_t r, int64_t c) { return view<float>(decltype(kind){t.scratch(name), name}, heads, r, c); };
+    const Source read{};
+    const Target write{};
+    const auto dO = query_rows<E>(p, Source{t.d_o, "dO"});
+
+    launch("delta", rows_backward<E, kLanes>, row_blocks, kRowThreads, 0, query_rows<E>(p, Source{t.o, "O"}), dO,
+           row_scalars(p, Source{t.scratch("LSE"), "LSE"}), scratch(write, "lse2", 1, rows), scratch(write, "delta", 1, rows),
+           scratch(write, "dQ sums", rows, p.head_dim));
+    launch("dQ dK dV", keys_backward<T>, heads * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(Sram<T>),
+           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
+           key_rows<E>(p, Source{t.v, "V"}), dO, scratch(read, "lse2", 1, rows), scratch(read, "delta", 1, rows),
+           scratch(write, "dQ sums", rows, p.head_dim), key_rows<E>(p, Target{t.dk, "dK"}), key_rows<E>(p, Target{t.dv, "dV"}));
+    launch("convert dQ", convert_dq<E, kLanes>, row_blocks, kRowThreads, 0, p.softmax_scale, scratch(read, "dQ sums", rows, p.head_dim),
+           query_rows<E>(p, Target{t.dq, "dQ"}));
+  });
+}
+
+// ---- what it costs ----------------------------------------------------------------------------------------------------------
+
+inline std::vector<KernelCost> forward_cost(const Problem& p) { return step06::cost(with_forward_tile(p)); }
+
+/// Five products per visited tile: S, dP, dV, dK, dQ. Row numbers and shares of dQ are those of whole tiles.
+inline std::vector<KernelCost> backward_cost(const Problem& p) {
+  const Visits visits = visits_by_key_blocks(p, p.tile.br, p.tile.bc);
+  const int64_t padded = p.heads_total() * padded_rows(p), asked_rows = visits.tiles * visits.loop * p.heads_total();
+  const int64_t asked_q = visits.rows * p.row(), sums = padded * p.head_dim;
+  return {KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).loads("LSE", p.L(), p.L())
+              .stores("lse2", padded, padded).stores("delta", padded, padded).stores("dQ sums", sums, sums),
+          KernelCost("dQ dK dV", p).loads("K", p.Xk(), p.Xk()).loads("V", p.Xk(), p.Xk()).loads("Q", asked_q, p.Xq()).loads("dO", asked_q, p.Xq())
+              .loads("lse2", asked_rows, padded).loads("delta", asked_rows, padded).loads("dQ sums", 0, sums)
+              .stores("dQ sums", asked_rows * p.head_dim, sums).stores("dK", p.Xk(), p.Xk()).stores("dV", p.Xk(), p.Xk()).multiplies(visits, 5),
+          KernelCost("convert dQ", p).loads("dQ sums", p.Xq(), p.Xq()).stores("dQ", p.Xq(), p.Xq())};
+}
+
+inline std::vector<Scratch> backward_scratch(const Problem& p) {
+  const int64_t padded = p.heads_total() * padded_rows(p), bytes = sizeof(float);
+  return {row_scratch("LSE", p), {"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
+}
+
+inline std::vector<TileChoice> tiles(const Problem& p) {
+  return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
+}
+
+inline std::string refusal(const Problem& p) {
+  if (p.dtype == Dtype::fp32) return "is for fp16 and bf16 (--dtype fp16); step05 is a backward in fp32";
+  if (p.compute_capability != 0 && p.compute_capability < 80)
+    return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " + capability_name(p.compute_capability) +
+           "; step05 is a backward without that";
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;  // load_tile_async counts rows in 32 bits
+  if (std::max(p.seqlen_q, p.seqlen_k) > kMost)
+    return "takes up to " + std::to_string(kMost) + " queries and keys; step05 takes any number";
+  if (p.head_dim % 8 != 0 || p.head_dim > 128)
+    return "takes head_dim 8, 16, 24 and so on to 128, not " + std::to_string(p.head_dim) + "; step05 takes any to 256";
+  return "";
+}
+
+inline Step step() {
+  return {.id = "step10", .title = "one-pass backward", .idea = "a block owns keys and computes dK, dV and its share of dQ in one pass over the queries",
+          .chapter = "docs/10-one-pass-backward.md", .before = "step05", .tiles = tiles, .largest_head_dim = 128,
+          .default_dtype = Dtype::fp16, .refusal = refusal,
+          .methods = {{.name = "forward", .scratch = step06::scratch, .cost = forward_cost, .run = forward},
+                      {.name = "one-pass backward", .backward = true, .scratch = backward_scratch, .cost = backward_cost, .prepare = forward,
+                       .run = backward}}};
+}
+
+}  // namespace attention::ATTN_DEVICE::step10
