@@ -153,7 +153,7 @@ inline void backward(const Problem& p, const Tensors& t) {
     const auto dO = query_rows<E>(p, Source{t.d_o, "dO"});
 
     launch("delta", rows_backward<E, kLanes>, row_blocks, kRowThreads, 0, query_rows<E>(p, Source{t.o, "O"}), dO,
-           row_scalars(p, Source{t.scratch("LSE"), "LSE"}), scratch(write, "lse2", 1, rows), scratch(write, "delta", 1, rows),
+           row_scalars(p, Source{t.lse, "LSE"}), scratch(write, "lse2", 1, rows), scratch(write, "delta", 1, rows),
            scratch(write, "dQ sums", rows, p.head_dim));
     launch("dQ dK dV", keys_backward<T>, heads * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(Sram<T>),
            Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
@@ -183,7 +183,7 @@ inline std::vector<KernelCost> backward_cost(const Problem& p) {
 
 inline std::vector<Scratch> backward_scratch(const Problem& p) {
   const int64_t padded = p.heads_total() * padded_rows(p), bytes = sizeof(float);
-  return {row_scratch("LSE", p), {"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
+  return {{"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
@@ -207,7 +207,7 @@ inline Step step() {
   return {.id = "step10", .title = "one-pass backward", .idea = "a block owns keys and computes dK, dV and its share of dQ in one pass over the queries",
           .chapter = "docs/10-one-pass-backward.md", .before = "step05", .tiles = tiles, .largest_head_dim = 128,
           .default_dtype = Dtype::fp16, .refusal = refusal,
-          .methods = {{.name = "forward", .scratch = step06::scratch, .cost = forward_cost, .run = forward},
+          .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
                       {.name = "one-pass backward", .backward = true, .scratch = backward_scratch, .cost = backward_cost, .prepare = forward,
                        .run = backward}}};
 }

@@ -11,15 +11,6 @@
 
 namespace attention {
 
-/// A named buffer of the run.
-struct NamedBytes {
-  std::string name;
-  int64_t bytes = 0;
-};
-
-/// q, k, v, o and, with `backward`, do, dq, dk, dv.
-std::vector<NamedBytes> tensor_bytes(const Problem& problem, bool backward);
-
 /// The scratch buffers of these methods; methods run one after the other, so buffers of one name are shared.
 std::vector<Scratch> shared_scratch(const Problem& problem, const std::vector<const Method*>& methods);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/tensors.h"
+
 namespace attention {
 
 namespace {
@@ -21,10 +23,10 @@ TensorBytes& entry(std::vector<TensorBytes>& bytes, const std::string& tensor) {
   return bytes.emplace_back(TensorBytes{tensor, 0, 0});
 }
 
-/// The statistics of a row stay in fp32 whatever the dtype of the tensors is.
+/// The statistics of a row stay in fp32 whatever the dtype of the tensors is, and so does what a step keeps of its own, partial sums.
 int64_t element_bytes(const Problem& p, const std::string& tensor) {
-  const bool fp32 = tensor == "LSE" || tensor == "lse2" || tensor == "delta" || tensor == "dQ sums";
-  return fp32 ? 4 : bytes_per_element(p.dtype);
+  const TensorInfo* known = find_tensor(tensor);
+  return bytes_per_element(known ? known->dtype(p) : Dtype::fp32);
 }
 }  // namespace
 
