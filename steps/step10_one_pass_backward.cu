@@ -7,10 +7,10 @@
 //                                          dS^T ─▶ SRAM ─▶ dQ = dS K ─▶ HBM        a tile later, so that one barrier serves both
 //      copies   next Q, dO, LSE, delta ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶│
 //
-//   HBM       10X + 4L elements, and dQ once more in fp32: cleared, added to, read
-//   executes  10 N^2 d FLOPs per head          extra memory  LSE twice, delta, dQ in fp32
+//   HBM       9X + 5L elements, and dQ in fp32 four times: cleared, read and written where it is added to, read
+//   executes  10 N^2 d FLOPs per head          extra memory  2L, dQ in fp32
 //
-//   make step10 && ./step10
+//   make step10 && ./step10          (--deterministic: dQ is added up in a fixed order)
 #include "common/step/step.h"
 #include "common/tile/backward.h"
 #include "common/tile/mask.h"
@@ -27,10 +27,13 @@ struct Sram {
     Row lse, delta;
   } queries[2];       // a tile, and the next one on its way
   typename T::Pairs ds[2];  // dS^T: this tile's, and the last one's
+  unsigned number;          // of the block, where they are ordered
 };
 
 /// dK, dV, and this block's share of dQ. A block owns Br keys and loops over the query tiles that see them.
-template <class T>
+/// Ordered: the blocks of a head add to a query tile one after the other, those of the last keys first. A block takes its number when it
+/// begins, and waits for smaller numbers alone, which have begun: so somebody can always go on, whatever order blocks start in.
+template <class T, bool Ordered>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 keys_backward(
     Mask mask,
@@ -43,11 +46,15 @@ keys_backward(
     Global<const float> delta,    // [heads, 1, padded rows]
     Global<float> dQ_sums,        // [heads, padded rows, head_dim]
     typename T::Out dK,           // [heads, seqlen_k, head_dim]
-    typename T::Out dV) {         // [heads, seqlen_k, head_dim]
+    typename T::Out dV,           // [heads, seqlen_k, head_dim]
+    unsigned* turns) {            // [1 + heads * query tiles * warps], zeros: how many blocks have begun, and have added
   constexpr int kWarps = T::kThreads / 32, kQueries = T::kBc;
   constexpr int kShare = kQueries * T::kHeadDim / kWarps, kDqRows = kShare < 1024 ? 16 : 32, kDqCols = kShare / kDqRows;  // a warp's of dQ
   auto& sram = dynamic_sram<Sram<T>>();
-  const auto [head, k0] = mask.place_of_keys(T::kBr);
+  if (Ordered && threadIdx.x == 0) sram.number = atomicAdd(turns, 1u);
+  if (Ordered) __syncthreads();  // the block's number is known
+  const auto [head, first_k] = mask.place_of_keys(Ordered ? sram.number : blockIdx.x, T::kBr);
+  const int last_k = static_cast<int>((mask.seqlen_k - 1) / T::kBr * T::kBr), k0 = Ordered ? last_k - first_k : first_k;
   const int warp = threadIdx.x / 32, warp_row0 = warp * T::kWarpRows;
   const int dq_row = warp % (kQueries / kDqRows) * kDqRows, dq_col = warp / (kQueries / kDqRows) * kDqCols;
   const int first = static_cast<int>(mask.queries_begin(k0) / kQueries * kQueries), end = static_cast<int>(mask.seqlen_q);
@@ -63,7 +70,10 @@ keys_backward(
   const auto add_dq = [&](int q0, int place) {
     Fragment<kDqRows, kDqCols, 4, 2> dq(dq_row);
     multiply_atb(dq, sram.ds[place], sram.k, dq_col);
+    unsigned* const turn = turns + 1 + (int64_t{head} * (dQ_sums.rows / kQueries) + q0 / kQueries) * kWarps + warp;
+    if (Ordered) wait_turn(turn, static_cast<unsigned>((mask.keys_end(q0 + kQueries) - 1) / T::kBr - k0 / T::kBr));
     add_tile(dQ_sums.head(head), dq, q0, dq_col);
+    if (Ordered) pass_turn(turn);
   };
 
   load_tile_async<T::kThreads>(sram.k, K.head(head), k0);
@@ -125,11 +135,12 @@ __global__ void convert_dq(
 
 // ---- launches -------------------------------------------------------------------------------------------------------------
 
-// 16 keys to a warp: two accumulators and two fragments of scores fill its registers. The smaller tiles are for GPUs with less SRAM.
+// Two accumulators and two fragments of scores fill a warp's registers: at head_dim 64 there is room for 32 keys, which share each operand
+// read from Q and dO, at 128 for 16. The smaller tiles are for GPUs with less SRAM.
 template <class E>
 using KeyTiles = TileList<
-    Tile<E, 128, 64, 64, 8, 4, 1>, Tile<E, 64, 64, 64, 4, 4, 2>,
-    Tile<E, 128, 64, 128, 8, 4, 1>, Tile<E, 128, 32, 128, 8, 4, 1>, Tile<E, 64, 32, 128, 4, 4, 1>>;
+    Tile<E, 128, 32, 64, 4, 4, 2>, Tile<E, 64, 64, 64, 4, 4, 2>,
+    Tile<E, 128, 64, 128, 8, 4, 1>, Tile<E, 128, 32, 128, 8, 4, 1>, Tile<E, 64, 32, 128, 4, 4, 2>>;
 using Tiles = Joined<KeyTiles<half>, KeyTiles<bfloat16>>::type;
 
 /// The forward's tile is its own: the first of step06's that fits.
@@ -137,6 +148,13 @@ inline Problem with_forward_tile(Problem p) {
   for (const TileChoice& choice : step06::tiles(p))
     if (choice.sram_bytes <= p.sram_limit) return p.tile = choice.shape, p;
   throw Unsupported("step10: no tile of the forward fits " + std::to_string(p.sram_limit) + " bytes of SRAM");
+}
+
+/// Words of `turns`: one, and one for each warp that adds to a query tile.
+inline int64_t turns_of(const Problem& p) {
+  int64_t warps = 0;
+  with_tile(p, Tiles{}, [&](auto tile) { warps = decltype(tile)::kThreads / 32; });
+  return 1 + p.heads_total() * padded_rows(p) / p.tile.bc * warps;
 }
 
 inline void forward(const Problem& p, const Tensors& t) { step06::forward(with_forward_tile(p), t); }
@@ -151,14 +169,16 @@ inline void backward(const Problem& p, const Tensors& t) {
     const Source read{};
     const Target write{};
     const auto dO = query_rows<E>(p, Source{t.d_o, "dO"});
+    const bool ordered = p.leaves_out(any_order().name);
+    auto* turns = ordered ? static_cast<unsigned*>(t.scratch("turns")) : nullptr;
 
     launch("delta", rows_backward<E, kLanes>, row_blocks, kRowThreads, 0, query_rows<E>(p, Source{t.o, "O"}), dO,
            row_scalars(p, Source{t.lse, "LSE"}), scratch(write, "lse2", 1, rows), scratch(write, "delta", 1, rows),
-           scratch(write, "dQ sums", rows, p.head_dim));
-    launch("dQ dK dV", keys_backward<T>, heads * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(Sram<T>),
+           scratch(write, "dQ sums", rows, p.head_dim), turns, ordered ? turns_of(p) : 0);
+    launch("dQ dK dV", ordered ? keys_backward<T, true> : keys_backward<T, false>, heads * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(Sram<T>),
            Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
            key_rows<E>(p, Source{t.v, "V"}), dO, scratch(read, "lse2", 1, rows), scratch(read, "delta", 1, rows),
-           scratch(write, "dQ sums", rows, p.head_dim), key_rows<E>(p, Target{t.dk, "dK"}), key_rows<E>(p, Target{t.dv, "dV"}));
+           scratch(write, "dQ sums", rows, p.head_dim), key_rows<E>(p, Target{t.dk, "dK"}), key_rows<E>(p, Target{t.dv, "dV"}), turns);
     launch("convert dQ", convert_dq<E, kLanes>, row_blocks, kRowThreads, 0, p.softmax_scale, scratch(read, "dQ sums", rows, p.head_dim),
            query_rows<E>(p, Target{t.dq, "dQ"}));
   });
@@ -183,7 +203,9 @@ inline std::vector<KernelCost> backward_cost(const Problem& p) {
 
 inline std::vector<Scratch> backward_scratch(const Problem& p) {
   const int64_t padded = p.heads_total() * padded_rows(p), bytes = sizeof(float);
-  return {{"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
+  std::vector<Scratch> scratch = {{"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
+  if (p.leaves_out(any_order().name)) scratch.push_back({"turns", turns_of(p) * static_cast<int64_t>(sizeof(unsigned))});
+  return scratch;
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
@@ -207,9 +229,10 @@ inline Step step() {
   return {.id = "step10", .title = "one-pass backward", .idea = "a block owns keys and computes dK, dV and its share of dQ in one pass over the queries",
           .chapter = "docs/10-one-pass-backward.md", .before = "step05", .tiles = tiles, .largest_head_dim = 128,
           .default_dtype = Dtype::fp16, .refusal = refusal,
+          .techniques = {any_order()},
           .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
                       {.name = "one-pass backward", .backward = true, .scratch = backward_scratch, .cost = backward_cost, .prepare = forward,
-                       .run = backward}}};
+                       .run = backward, .any_order = "dq"}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step10

@@ -137,7 +137,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal");
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
   std::map<std::string, bool> left_out;
-  for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
+  for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
   bool described = false;
   flag("--describe", described, "Print what this step is and serves as JSON, for scripts");

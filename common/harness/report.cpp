@@ -250,8 +250,9 @@ std::string report_text(const RunResult& r) {
   if (r.planned_only)
     text += fmt::format("plan      nothing ran; the run needs {} bytes of this device's memory, {} are free{}\n", r.needed_bytes, r.free_bytes,
                         r.needed_bytes > r.free_bytes ? ": it does not fit" : "");
-  if (r.thread_orders.size() > 1) text += fmt::format("executor  {} thread orders, equal to the bit; race check: {}\n", r.thread_orders.size(),
+  if (r.thread_orders.size() > 1) text += fmt::format("executor  {} thread orders, equal to the bit{}; race check: {}\n", r.thread_orders.size(), last.spread ? " but dq" : "",
                                                      r.options.race_check == ExecutorOptions::RaceCheck::all ? "all blocks" : r.options.race_check == ExecutorOptions::RaceCheck::ends ? "first and last block of each launch" : "none");
+  if (last.spread) text += fmt::format("spread    dq differs from run to run by {:.1e} (relative L2): blocks add it up in any order; --deterministic fixes that\n", *last.spread);
   text += r.trace;
   for (const std::string& path : r.saved) text += "saved     " + path + "\n";
   if (r.saved.empty() && !r.options.save_dir.empty() && !r.planned_only) text += "saved     nothing: the run failed\n";

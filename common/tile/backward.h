@@ -23,7 +23,7 @@ __device__ __forceinline__ EightColumns eight_columns(int64_t rows) {
   return {n / rows, n % rows, static_cast<int64_t>(threadIdx.x) % Lanes * kEight};
 }
 
-/// delta = row sum of O ∘ dO, lse2 = LSE log2 e, and dQ_sums = 0. Lanes lanes own a row, eight columns each. Rows past the last query have
+/// delta = row sum of O ∘ dO, lse2 = LSE log2 e, and dQ_sums = 0 (and turns, where adding is ordered). Lanes lanes own a row, eight columns each. Rows past the last query have
 /// lse2 = inf, so that their weights 2^(s - inf) are 0; so has a row that sees no key.
 template <class E, int Lanes>
 __global__ void rows_backward(
@@ -32,7 +32,9 @@ __global__ void rows_backward(
     Global<const float> LSE,    // [heads, 1, seqlen_q]
     Global<float> lse2,         // [heads, 1, padded rows]
     Global<float> delta,        // [heads, 1, padded rows]
-    Global<float> dQ_sums) {    // [heads, padded rows, head_dim]
+    Global<float> dQ_sums,      // [heads, padded rows, head_dim]
+    unsigned* turns,            // [turns_count]; null: none
+    int64_t turns_count) {
   const auto [head, row, col] = eight_columns<Lanes>(lse2.cols);
   const bool inside = row < O.rows, columns = col < O.cols;
   const float4 o = O.head(head).load_vector_if(inside && columns, row, col), d_o = dO.head(head).load_vector_if(inside && columns, row, col);
@@ -45,6 +47,8 @@ __global__ void rows_backward(
   const float zeros[4] = {};
   ATTN_UNROLL for (int n = 0; n < kEight; n += 4)
     if (columns) dQ_sums.head(head).template store_run<4>(row, col + n, zeros);
+  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (thread < turns_count) turns[thread] = 0;
   if (col == 0) {
     const float lse = inside ? LSE.head(head).load(0, row) : -INFINITY;
     lse2.head(head).store(0, row, lse == -INFINITY ? INFINITY : kLog2e * lse);

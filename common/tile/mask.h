@@ -56,16 +56,17 @@ struct Mask {
   /// so that short tiles are left to fill the GPU at the end, and the K and V of these heads stay in L2.
   __device__ Place place_of_block(int rows) const {
     const unsigned tiles = static_cast<unsigned>(ceil_div(seqlen_q, rows));
-    const auto [head, tile] = head_and_tile(tiles, causal ? kHeadsTogether : 1);
+    const auto [head, tile] = head_and_tile(blockIdx.x, tiles, causal ? kHeadsTogether : 1);
     return {head, (static_cast<int>(tiles) - 1 - tile) * rows};
   }
-  /// The same for a grid with a block for every tile of `rows` keys: the first keys are seen by the most queries. q0 is the first key.
-  __device__ Place place_of_keys(int rows) const {
-    const auto [head, tile] = head_and_tile(static_cast<unsigned>(ceil_div(seqlen_k, rows)), causal ? kHeadsTogether / 2 : 1);
+  /// The same for the `number`th block of a grid with one for every tile of `rows` keys: the first keys are seen by the most queries. q0 is the
+  /// first key.
+  __device__ Place place_of_keys(unsigned number, int rows) const {
+    const auto [head, tile] = head_and_tile(number, static_cast<unsigned>(ceil_div(seqlen_k, rows)), causal ? kHeadsTogether / 2 : 1);
     return {head, tile * rows};
   }
-  static __device__ Place head_and_tile(unsigned tiles, unsigned side_by_side) {
-    const unsigned heads = gridDim.x / tiles, first = blockIdx.x / (side_by_side * tiles) * side_by_side, n = blockIdx.x - first * tiles;
+  static __device__ Place head_and_tile(unsigned number, unsigned tiles, unsigned side_by_side) {
+    const unsigned heads = gridDim.x / tiles, first = number / (side_by_side * tiles) * side_by_side, n = number - first * tiles;
     const unsigned together = heads - first < side_by_side ? heads - first : side_by_side;
     return {static_cast<int>(first + n % together), static_cast<int>(n / together)};
   }

@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <thread>
 #include <type_traits>
 
 #include "common/device/cpu/executor.h"
@@ -277,6 +279,26 @@ inline bool __any_sync(unsigned mask, bool predicate, ATTN_CALLER) {
   if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
   executor::warp_collective(any_of_lanes, &predicate, {file, line});
   return predicate;
+}
+
+inline unsigned atomicAdd(unsigned* at, unsigned value) { return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed); }
+
+/// Blocks that do something one after the other: `turn` counts those that have. Another block's OS thread passes it; a block of its own does
+/// not, so `mine` must be of a block that has begun.
+inline void wait_turn(unsigned* turn, unsigned mine, ATTN_CALLER) {
+  constexpr auto kTooLong = std::chrono::seconds(60);
+  if (threadIdx.x % executor::kWarp == 0) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::atomic_ref(*turn).load(std::memory_order_acquire) != mine) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() - begin > kTooLong) executor::report({file, line}, "waits for a turn that no block passes on");
+    }
+  }
+  __syncwarp(file, line);
+}
+inline void pass_turn(unsigned* turn, ATTN_CALLER) {
+  __syncwarp(file, line);
+  if (threadIdx.x % executor::kWarp == 0) std::atomic_ref(*turn).fetch_add(1, std::memory_order_release);
 }
 
 /// kernel<<<grid, block, sram_bytes>>>(args...) on the executor; returns when the grid has ended.

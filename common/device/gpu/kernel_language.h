@@ -146,6 +146,20 @@ __device__ __forceinline__ void warp_max_of_magnitudes(float (&x)[N]) {
 #endif
 }
 
+/// Blocks that do something one after the other: `turn` counts those that have. A warp waits until `mine` have, and then says that it has.
+__device__ __forceinline__ void wait_turn(unsigned* turn, unsigned mine) {
+  if (threadIdx.x % 32 == 0) {
+    while (*static_cast<volatile unsigned*>(turn) != mine) {}
+    __threadfence();
+  }
+  __syncwarp();
+}
+__device__ __forceinline__ void pass_turn(unsigned* turn) {
+  __threadfence();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) atomicAdd(turn, 1u);
+}
+
 /// Four multiply-adds. `Partial` accumulates a dot product four terms at a time; total() is its value.
 /// (A CPU has a four-wide multiply-add, so there Partial is four numbers.)
 struct Partial {
