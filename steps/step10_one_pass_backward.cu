@@ -53,11 +53,12 @@ keys_backward(
   auto& sram = dynamic_sram<Sram<T>>();
   if (Ordered && threadIdx.x == 0) sram.number = atomicAdd(turns, 1u);
   if (Ordered) __syncthreads();  // the block's number is known
-  const auto [head, first_k] = mask.place_of_keys(Ordered ? sram.number : blockIdx.x, T::kBr);
-  const int last_k = static_cast<int>((mask.seqlen_k - 1) / T::kBr * T::kBr), k0 = Ordered ? last_k - first_k : first_k;
+  const Order order = Order::of_grid(ceil_div(mask.seqlen_k, T::kBr), mask.causal ? kTogetherBackward : 1);
+  const auto [head, row0] = order.keys(static_cast<int>(Ordered ? sram.number : blockIdx.x), T::kBr);
+  const int k0 = Ordered ? (order.tiles - 1) * T::kBr - row0 : row0;
   const int warp = threadIdx.x / 32, warp_row0 = warp * T::kWarpRows;
   const int dq_row = warp % (kQueries / kDqRows) * kDqRows, dq_col = warp / (kQueries / kDqRows) * kDqCols;
-  const int first = static_cast<int>(mask.queries_begin(k0) / kQueries * kQueries), end = static_cast<int>(mask.seqlen_q);
+  const int first = mask.queries_begin(k0) / kQueries * kQueries, end = mask.seqlen_q;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x)
 
   const auto start_copies = [&](int q0, int place) {
@@ -217,9 +218,6 @@ inline std::string refusal(const Problem& p) {
   if (p.compute_capability != 0 && p.compute_capability < 80)
     return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " + capability_name(p.compute_capability) +
            "; step05 is a backward without that";
-  constexpr int64_t kMost = (int64_t{1} << 31) - 1;  // load_tile_async counts rows in 32 bits
-  if (std::max(p.seqlen_q, p.seqlen_k) > kMost)
-    return "takes up to " + std::to_string(kMost) + " queries and keys; step05 takes any number";
   if (p.head_dim % 8 != 0 || p.head_dim > 128)
     return "takes head_dim 8, 16, 24 and so on to 128, not " + std::to_string(p.head_dim) + "; step05 takes any to 256";
   return "";

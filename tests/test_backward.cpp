@@ -126,5 +126,4 @@ TEST_CASE("step10 names the step that serves what it does not") {
   CHECK(refused([](Problem& x) { x.head_dim = 136; }).find("step05") != std::string::npos);
   CHECK(refused([](Problem& x) { x.head_dim = 60; }).find("step05") != std::string::npos);
   CHECK(refused([](Problem& x) { x.compute_capability = 75; }).find("8.0") != std::string::npos);
-  CHECK(refused([](Problem& x) { x.seqlen_q = int64_t{1} << 31; }).find("step05") != std::string::npos);
 }

@@ -1,7 +1,9 @@
 // What both one-pass backwards (step10, step11) do before and beside their products: the numbers of each query row.
 #pragma once
 
+#include "common/tile/mask.h"
 #include "common/tile/shapes.h"
+#include "common/tile/softmax.h"
 #include "common/tile/tile.h"
 #include "common/tile/view.h"
 
@@ -10,6 +12,9 @@ inline namespace ATTN_DEVICE {
 
 /// The row numbers as loops over query tiles of Bc rows want them: a head's rows are filled up to a whole number of tiles.
 inline int64_t padded_rows(const Problem& p) { return ceil_div(p.seqlen_q, p.tile.bc) * p.tile.bc; }
+
+/// Heads that go through their key tiles side by side under a causal mask (Order): half of a forward's, since each brings twice as much.
+constexpr int kTogetherBackward = Order::kTogetherIfCausal / 2;
 
 constexpr int kEight = 8;  // columns of a thread below: 16 bytes of a 16-bit type
 
