@@ -39,6 +39,7 @@ $(PROGRAMS): $(BUILD)/CMakeCache.txt
 # A step is compared with the one before it, step06 and step07 with the forward that both go on from. Both programs end with 1 where the files differ.
 BEFORE_06 := step04
 BEFORE_07 := step04
+BEFORE_10 := step05
 $(DIFFS): diff%:
 	@set -- $(if $(BEFORE_$*),steps/$(BEFORE_$*)_*.cu steps/step$*_*.cu,$$(ls steps/step*_*.cu | grep -B 1 "^steps/step$*_")); \
 	if command -v git > /dev/null; then git --no-pager diff --no-index --no-ext-diff --histogram --color=auto $$1 $$2; else diff -u $$1 $$2; fi; [ $$? -le 1 ]

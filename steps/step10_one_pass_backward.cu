@@ -51,10 +51,9 @@ keys_backward(
   constexpr int kWarps = T::kThreads / 32, kQueries = T::kBc;
   constexpr int kShare = kQueries * T::kHeadDim / kWarps, kDqRows = kShare < 1024 ? 16 : 32, kDqCols = kShare / kDqRows;  // a warp's of dQ
   auto& sram = dynamic_sram<Sram<T>>();
-  if (Ordered && threadIdx.x == 0) sram.number = atomicAdd(turns, 1u);
-  if (Ordered) __syncthreads();  // the block's number is known
+  const int number = Ordered ? number_of_block(turns, sram.number) : static_cast<int>(blockIdx.x);
   const Order order = Order::of_grid(ceil_div(mask.seqlen_k, T::kBr), mask.causal ? kTogetherBackward : 1);
-  const auto [head, row0] = order.keys(static_cast<int>(Ordered ? sram.number : blockIdx.x), T::kBr);
+  const auto [head, row0] = order.keys(number, T::kBr);
   const int k0 = Ordered ? (order.tiles - 1) * T::kBr - row0 : row0;
   const int warp = threadIdx.x / 32, warp_row0 = warp * T::kWarpRows;
   const int dq_row = warp % (kQueries / kDqRows) * kDqRows, dq_col = warp / (kQueries / kDqRows) * kDqCols;
@@ -96,14 +95,18 @@ keys_backward(
     typename T::Scores p(warp_row0), ds(warp_row0);
     multiply_abt(p, sram.k, queries.q);
     multiply_abt(ds, sram.v, queries.d_o);
-    const bool all_visible = mask.all_visible(q0, kQueries, k0, T::kBr);
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
-      const float lse = queries.lse.load(0, p.col(j)), row_delta = queries.delta.load(0, p.col(j));
-      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
-        const bool visible = all_visible || mask.visible(q0 + p.col(j), k0 + p.row(i));
-        p(i, j) = visible ? exp2_or_zero(fmaf(scale, p(i, j), -lse)) : 0;
-        ds(i, j) = p(i, j) * (ds(i, j) - row_delta);  // softmax_scale comes last, to dK and dQ
-      }
+      const float lse = queries.lse.load(0, p.col(j));
+      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) p(i, j) = exp2_or_zero(fmaf(scale, p(i, j), -lse));
+    }
+    if (!mask.all_visible(q0, kQueries, k0, T::kBr)) {
+      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i)
+        ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
+          if (!mask.visible(q0 + p.col(j), k0 + p.row(i))) p(i, j) = 0;
+    }
+    ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
+      const float row_delta = queries.delta.load(0, p.col(j));
+      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) ds(i, j) = p(i, j) * (ds(i, j) - row_delta);  // softmax_scale comes last, to dK and dQ
     }
     multiply_ab(dv, p, in_registers, queries.d_o);
     multiply_ab(dk, ds, in_registers, queries.q);
@@ -144,13 +147,6 @@ using KeyTiles = TileList<
     Tile<E, 128, 64, 128, 8, 4, 1>, Tile<E, 128, 32, 128, 8, 4, 1>, Tile<E, 64, 32, 128, 4, 4, 2>>;
 using Tiles = Joined<KeyTiles<half>, KeyTiles<bfloat16>>::type;
 
-/// The forward's tile is its own: the first of step06's that fits.
-inline Problem with_forward_tile(Problem p) {
-  for (const TileChoice& choice : step06::tiles(p))
-    if (choice.sram_bytes <= p.sram_limit) return p.tile = choice.shape, p;
-  throw Unsupported("step10: no tile of the forward fits " + std::to_string(p.sram_limit) + " bytes of SRAM");
-}
-
 /// Words of `turns`: one, and one for each warp that adds to a query tile.
 inline int64_t turns_of(const Problem& p) {
   int64_t warps = 0;
@@ -158,7 +154,7 @@ inline int64_t turns_of(const Problem& p) {
   return 1 + p.heads_total() * padded_rows(p) / p.tile.bc * warps;
 }
 
-inline void forward(const Problem& p, const Tensors& t) { step06::forward(with_forward_tile(p), t); }
+inline void forward(const Problem& p, const Tensors& t) { step06::forward(with_first_tile(p, step06::tiles(p)), t); }
 
 inline void backward(const Problem& p, const Tensors& t) {
   with_tile(p, Tiles{}, [&](auto tile) {
@@ -187,27 +183,9 @@ inline void backward(const Problem& p, const Tensors& t) {
 
 // ---- what it costs ----------------------------------------------------------------------------------------------------------
 
-inline std::vector<KernelCost> forward_cost(const Problem& p) { return step06::cost(with_forward_tile(p)); }
+inline std::vector<KernelCost> forward_cost(const Problem& p) { return step06::cost(with_first_tile(p, step06::tiles(p))); }
 
-/// Five products per visited tile: S, dP, dV, dK, dQ. Row numbers and shares of dQ are those of whole tiles.
-inline std::vector<KernelCost> backward_cost(const Problem& p) {
-  const Visits visits = visits_by_key_blocks(p, p.tile.br, p.tile.bc);
-  const int64_t padded = p.heads_total() * padded_rows(p), asked_rows = visits.tiles * visits.loop * p.heads_total();
-  const int64_t asked_q = visits.rows * p.row(), sums = padded * p.head_dim;
-  return {KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).loads("LSE", p.L(), p.L())
-              .stores("lse2", padded, padded).stores("delta", padded, padded).stores("dQ sums", sums, sums),
-          KernelCost("dQ dK dV", p).loads("K", p.Xk(), p.Xk()).loads("V", p.Xk(), p.Xk()).loads("Q", asked_q, p.Xq()).loads("dO", asked_q, p.Xq())
-              .loads("lse2", asked_rows, padded).loads("delta", asked_rows, padded).loads("dQ sums", 0, sums)
-              .stores("dQ sums", asked_rows * p.head_dim, sums).stores("dK", p.Xk(), p.Xk()).stores("dV", p.Xk(), p.Xk()).multiplies(visits, 5),
-          KernelCost("convert dQ", p).loads("dQ sums", p.Xq(), p.Xq()).stores("dQ", p.Xq(), p.Xq())};
-}
-
-inline std::vector<Scratch> backward_scratch(const Problem& p) {
-  const int64_t padded = p.heads_total() * padded_rows(p), bytes = sizeof(float);
-  std::vector<Scratch> scratch = {{"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
-  if (p.leaves_out(any_order().name)) scratch.push_back({"turns", turns_of(p) * static_cast<int64_t>(sizeof(unsigned))});
-  return scratch;
-}
+inline std::vector<Scratch> scratch(const Problem& p) { return one_pass_scratch(p, turns_of(p)); }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
@@ -229,7 +207,7 @@ inline Step step() {
           .default_dtype = Dtype::fp16, .refusal = refusal,
           .techniques = {any_order()},
           .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
-                      {.name = "one-pass backward", .backward = true, .scratch = backward_scratch, .cost = backward_cost, .prepare = forward,
+                      {.name = "one-pass backward", .backward = true, .scratch = scratch, .cost = one_pass_cost, .prepare = forward,
                        .run = backward, .any_order = "dq"}}};
 }
 

@@ -61,5 +61,47 @@ __global__ void rows_backward(
   }
 }
 
+/// A number for this block, one more than that of the block that began before it; `begun` counts them, and in_sram tells all threads. CUDA
+/// promises no order in which blocks begin, so blockIdx.x would not do.
+__device__ __forceinline__ int number_of_block(unsigned* begun, unsigned& in_sram) {
+  if (threadIdx.x == 0) {
+    note_sram_write(&in_sram, sizeof in_sram);
+    in_sram = atomicAdd(begun, 1u);
+  }
+  __syncthreads();  // the number is there
+  note_sram_read(&in_sram, sizeof in_sram);
+  return static_cast<int>(in_sram);
+}
+
+// ---- what the host prepares --------------------------------------------------------------------------------------------------
+
+/// The problem with the first of these tiles that fits: a forward's tile is its own.
+inline Problem with_first_tile(Problem p, const std::vector<TileChoice>& tiles) {
+  for (const TileChoice& choice : tiles)
+    if (choice.sram_bytes <= p.sram_limit) return p.tile = choice.shape, p;
+  throw Unsupported("no tile of the forward fits " + std::to_string(p.sram_limit) + " bytes of SRAM");
+}
+
+/// Five products per visited tile: S, dP, dV, dK, dQ. Row numbers and shares of dQ are those of whole tiles.
+inline std::vector<KernelCost> one_pass_cost(const Problem& p) {
+  const Visits visits = visits_by_key_blocks(p, p.tile.br, p.tile.bc);
+  const int64_t padded = p.heads_total() * padded_rows(p), asked_rows = visits.tiles * visits.loop * p.heads_total();
+  const int64_t asked_q = visits.rows * p.row(), sums = padded * p.head_dim;
+  return {KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).loads("LSE", p.L(), p.L())
+              .stores("lse2", padded, padded).stores("delta", padded, padded).stores("dQ sums", sums, sums),
+          KernelCost("dQ dK dV", p).loads("K", p.Xk(), p.Xk()).loads("V", p.Xk(), p.Xk()).loads("Q", asked_q, p.Xq()).loads("dO", asked_q, p.Xq())
+              .loads("lse2", asked_rows, padded).loads("delta", asked_rows, padded).loads("dQ sums", 0, sums)
+              .stores("dQ sums", asked_rows * p.head_dim, sums).stores("dK", p.Xk(), p.Xk()).stores("dV", p.Xk(), p.Xk()).multiplies(visits, 5),
+          KernelCost("convert dQ", p).loads("dQ sums", p.Xq(), p.Xq()).stores("dQ", p.Xq(), p.Xq())};
+}
+
+/// `turns`: words that order the additions, where a fixed order is asked for.
+inline std::vector<Scratch> one_pass_scratch(const Problem& p, int64_t turns) {
+  const int64_t padded = p.heads_total() * padded_rows(p), bytes = sizeof(float);
+  std::vector<Scratch> scratch = {{"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
+  if (p.leaves_out(any_order().name)) scratch.push_back({"turns", turns * static_cast<int64_t>(sizeof(unsigned))});
+  return scratch;
+}
+
 }  // namespace ATTN_DEVICE
 }  // namespace attention

@@ -5,11 +5,14 @@
 # The steps that run the barriers of each file: its own, unless it is named here. step01's kernels are step02's too.
 set(steps_of_steps/step01_naive_three_kernels.cu step02)
 set(steps_of_common/tile/block_reduce.h step02 step05)
+set(steps_of_common/tile/backward.h step10)
 set(steps_of_common/tile/product.h step03 step04 step05)
 set(steps_of_common/tile/split_product.h step02 step04 step05)
 # What makes them run it: flags, with commas between.
 set(flags_of_common/tile/split_product.h --product=tensor-cores,--head-dim=63)
 set(flags_of_steps/step06_asynchronous_pipeline.cu --causal,--seqlen-q=700,--seqlen-k=300)  # several key tiles, and blocks that see none
+set(flags_of_steps/step10_one_pass_backward.cu --seqlen=300)
+set(flags_of_common/tile/backward.h --seqlen=300,--deterministic)
 
 set(barrier_programs "")
 set(barrier_runs "")
