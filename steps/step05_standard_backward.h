@@ -37,33 +37,40 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) transposed_value
   store_tile(dV.head(head), dv, k0);
 }
 
-template <int Capacity>
+template <class E, int KiB>
 struct SoftmaxBackwardSram {
-  SramTile<float, 1, Capacity> p, dp;
-  WarpResults sum;
-};
-template <>
-struct SoftmaxBackwardSram<0> {
+  static constexpr int kCapacity = KiB * 1024 / 2 / sizeof(E);  // of each row
+  SramTile<E, 1, kCapacity> p, dp;
   WarpResults sum;
 };
 
 /// dS = softmax_scale P ∘ (dP - row sum of P ∘ dP): the softmax's backward, with the scale of S = scale Q K^T. One block owns a
-/// row, and each thread its own columns of it.
-template <class E, int Capacity>
-__global__ void softmax_backward(float softmax_scale, Global<const E> P, Global<const E> dP, Global<E> dS) {
-  auto& sram = dynamic_sram<SoftmaxBackwardSram<Capacity>>();
+/// row, and each thread its own runs of it, as in step02.
+template <class E, int KiB, int Run>
+__global__ void __launch_bounds__(step02::softmax_threads(KiB)) softmax_backward(
+    float softmax_scale,
+    Global<const E> P,   // [1, rows, seqlen_k]: the rows of all heads
+    Global<const E> dP,  // [1, rows, seqlen_k]
+    Global<E> dS) {      // [1, rows, seqlen_k]
+  auto& sram = dynamic_sram<SoftmaxBackwardSram<E, KiB>>();
   const int64_t row = blockIdx.x;
+  constexpr int kStep = step02::softmax_threads(KiB) * Run;
+  const int first = threadIdx.x * Run;
 
   float delta = 0;
-  ATTN_UNROLL_4 for (int64_t j = threadIdx.x; j < P.cols; j += step02::kSoftmaxThreads) {
-    const float p = P.load(row, j), dp = dP.load(row, j);
-    if constexpr (Capacity > 0) sram.p.store(0, j, p), sram.dp.store(0, j, dp);
-    delta += p * dp;
+  ATTN_UNROLL_2 for (int j = first; j < P.cols; j += kStep) {
+    float p[Run], dp[Run];
+    P.load_run(row, j, p), dP.load_run(row, j, dp);
+    if (j < sram.kCapacity) sram.p.store_run(0, j, p), sram.dp.store_run(0, j, dp);
+    ATTN_UNROLL for (int r = 0; r < Run; ++r) delta += p[r] * dp[r];
   }
   delta = row_sum(delta, sram.sum);
-  ATTN_UNROLL_4 for (int64_t j = threadIdx.x; j < P.cols; j += step02::kSoftmaxThreads) {
-    if constexpr (Capacity > 0) dS.store(row, j, softmax_scale * sram.p.load(0, j) * (sram.dp.load(0, j) - delta));
-    else dS.store(row, j, softmax_scale * P.load(row, j) * (dP.load(row, j) - delta));
+  for (int j = first; j < P.cols; j += kStep) {
+    float p[Run], ds[Run];
+    if (j < sram.kCapacity) sram.p.load_run(0, j, p), sram.dp.load_run(0, j, ds);
+    else P.load_run(row, j, p), dP.load_run(row, j, ds);
+    ATTN_UNROLL for (int r = 0; r < Run; ++r) ds[r] = softmax_scale * p[r] * (ds[r] - delta);
+    dS.template store_run<Run>(row, j, ds);
   }
 }
 
@@ -98,12 +105,10 @@ inline void standard_backward(const Problem& backward, const Tensors& t) {
   void *P = t.scratch("P"), *dP = t.scratch("dP"), *dS = t.scratch("dS");
   launch_transposed_values("dV", p, Source{P, "P"}, Source{t.d_o, "dO"}, Target{t.dv, "dV"});
   step02::launch_scores("dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, Source{t.d_o, "dO"}, Source{t.v, "V"}, Target{dP, "dP"});
-  step02::with_row_capacity<SoftmaxBackwardSram>(p, [&](auto capacity) {
-    with_element(p, [&](auto element) {
-      using E = decltype(element);
-      launch("dS", softmax_backward<E, capacity()>, p.L(), step02::kSoftmaxThreads, sizeof(SoftmaxBackwardSram<capacity()>), p.softmax_scale,
-             all_pairs<E>(p, Source{P, "P"}), all_pairs<E>(p, Source{dP, "dP"}), all_pairs<E>(p, Target{dS, "dS"}));
-    });
+  step02::with_row_in_sram<SoftmaxBackwardSram>(p, [&]<class E, int KiB, int Run>() {
+    launch("dS", softmax_backward<E, KiB, Run>, p.L(), step02::softmax_threads(KiB), sizeof(SoftmaxBackwardSram<E, KiB>),
+           p.softmax_scale, all_pairs<E>(p, Source{P, "P"}), all_pairs<E>(p, Source{dP, "dP"}),
+           all_pairs<E>(p, Target{dS, "dS"}));
   });
   step02::launch_values("dQ", p, Source{dS, "dS"}, Source{t.k, "K"}, Target{t.dq, "dQ"});
   launch_transposed_values("dK", p, Source{dS, "dS"}, Source{t.q, "Q"}, Target{t.dk, "dK"});
@@ -118,10 +123,11 @@ inline KernelCost transposed_cost(const char* name, const Problem& p, const char
 
 inline std::vector<KernelCost> standard_cost(const Problem& backward) {
   const Problem p = with_forward_tile(backward);
-  int64_t reads = 1;
-  step02::with_row_capacity<SoftmaxBackwardSram>(p, [&](auto capacity) { reads = capacity() > 0 ? 1 : 2; });
-  return {transposed_cost("dV", p, "P", "dO", "dV"), step02::scores_cost("dP", p, "dO", "V", "dP"),
-          KernelCost("dS", p).loads("P", reads * p.S(), reads * p.S()).loads("dP", reads * p.S(), reads * p.S()).stores("dS", p.S(), p.S()),
+  const int64_t again = step02::read_again<SoftmaxBackwardSram>(p);
+  KernelCost softmax("dS", p);
+  softmax.loads("P", p.S() + again, p.S()).loads("dP", p.S() + again, p.S()).stores("dS", p.S(), p.S());
+  if (again > 0) softmax.moves_at_least();
+  return {transposed_cost("dV", p, "P", "dO", "dV"), step02::scores_cost("dP", p, "dO", "V", "dP"), softmax,
           step02::values_cost("dQ", p, "dS", "K", "dQ"), transposed_cost("dK", p, "dS", "Q", "dK")};
 }
 

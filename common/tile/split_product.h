@@ -155,7 +155,7 @@ struct AnyWeights {};
 /// o += P V with P still in registers, in pieces of 64 keys or, where o leaves fewer registers, 32. What the tile gives goes to o once.
 template <int Rows, int D, int Bc, class Weights>
 __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, Weights&, const SplitTile<Bc, D>& v) {
-  constexpr int kRows = o.kRows, kPiece = Bc < 4096 / D ? Bc : 4096 / D, kCount = kPiece / 16, kPieces = Bc / kPiece;
+  constexpr int kRows = Fragment<Rows, D, 4, 2>::kRows, kPiece = Bc < 4096 / D ? Bc : 4096 / D, kCount = kPiece / 16, kPieces = Bc / kPiece;
   static_assert(Rows % 16 == 0 && Bc % kPiece == 0 && kPiece % 16 == 0);
   const int lane = threadIdx.x % 32;
   if (lane == 0) count_flops(2LL * Rows * Bc);
