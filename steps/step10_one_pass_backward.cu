@@ -145,7 +145,7 @@ template <class E>
 using KeyTiles = TileList<
     Tile<E, 128, 32, 64, 4, 4, 2>, Tile<E, 64, 64, 64, 4, 4, 2>,
     Tile<E, 128, 64, 128, 8, 4, 1>, Tile<E, 128, 32, 128, 8, 4, 1>, Tile<E, 64, 32, 128, 4, 4, 2>>;
-using Tiles = Joined<KeyTiles<half>, KeyTiles<bfloat16>>::type;
+using Tiles = Built<Joined<KeyTiles<half>, KeyTiles<bfloat16>>::type, Sram>;
 
 /// Words of `turns`: one, and one for each warp that adds to a query tile.
 inline int64_t turns_of(const Problem& p) {
