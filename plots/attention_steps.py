@@ -5,10 +5,9 @@
     dq, dk, dv = steps.backward("step05", q, k, v, o, lse, d_o, causal=True)
 
 Tensors are NumPy arrays or PyTorch tensors, contiguous: q, o, d_o, dq [batch, heads, seqlen_q, head_dim], k, v, dk, dv
-[batch, heads, seqlen_k, head_dim], lse [batch, heads, seqlen_q] in float32. What lies on a GPU runs there, the rest on the CPU
-executor. In float32 `product="tensor-cores"` is --product of the command line. common/c_api/attention_steps.h is the interface
-underneath. Needs NumPy or PyTorch, whichever the tensors come from.
-"""
+[batch, heads, seqlen_k, head_dim], lse [batch, heads, seqlen_q] in float32. What lies on a GPU runs there, the rest on
+the CPU executor. In float32 `product="tensor-cores"` is --product of the command line. common/c_api/attention_steps.h
+is the interface underneath. Needs NumPy or PyTorch, whichever the tensors come from."""
 
 import contextlib
 import ctypes
@@ -20,7 +19,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 
 class StepError(Exception):
-    """A call that failed. `code` is the exit code of the steps' command line (3: this step cannot serve this device or shape)."""
+    """A call that failed. `code` is the exit code of the steps' command line (3: this step cannot serve this device or
+    shape)."""
 
     def __init__(self, code, line):
         super().__init__(line)
@@ -143,8 +143,9 @@ def _tensors_of(x):
 
 
 class Steps:
-    """The library. Every call raises StepError with the library's line when it fails, ValueError for tensors that do not fit each
-    other. An option `nan=True` fills the outputs with NaN first, so that an element that no kernel wrote shows."""
+    """The library. Every call raises StepError with the library's line when it fails, ValueError for tensors that do
+    not fit each other. An option `nan=True` fills the outputs with NaN first, so that an element that no kernel wrote
+    shows."""
 
     def __init__(self, path):
         try:
@@ -217,14 +218,16 @@ class Steps:
         product=None,
         nan=False,
     ):
-        """(dq, dk, dv) by `step`; o and lse are a forward's. A method that needs more than those is prepared here, each time."""
+        """(dq, dk, dv) by `step`; o and lse are a forward's. A method that needs more than those is prepared here, each
+        time."""
         prepared = self.prepare(
             step, q, k, v, o, lse, method=method, causal=causal, softmax_scale=softmax_scale, tile=tile, product=product
         )
         return prepared(d_o, nan=nan)
 
     def prepare(self, step, q, k, v, o, lse, *, method, causal=False, softmax_scale=None, tile=(0, 0), product=None):
-        """What the forward would have saved for this backward (the standard backward's P), and a function of d_o that runs it."""
+        """What the forward would have saved for this backward (the standard backward's P), and a function of d_o that
+        runs it."""
         problem = self._problem(q, k, causal, softmax_scale, tile, product)
         kind = _tensors_of(q)
         size = self._workspace_bytes(step, method, problem)

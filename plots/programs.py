@@ -17,8 +17,8 @@ CANNOT_SERVE = 3  # the exit code of a program that cannot serve this device, sh
 
 
 def described(folder):
-    """What each program of a build folder prints for --describe, with its `path`, in the order of the names. Raises Stop
-    when one of them does not describe itself."""
+    """What each program of a build folder prints for --describe, with its `path`, in the order of the names. Raises
+    Stop when one of them does not describe itself."""
     folder = pathlib.Path(folder).resolve()
     paths = sorted(path for path in folder.iterdir() if PROGRAM.fullmatch(path.name)) if folder.is_dir() else []
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -34,8 +34,8 @@ def describe(path):
 
 
 def methods_of(program):
-    """[(name, backward)] of what a program is told of for: its backwards where it has any, since its forward is then there to
-    save what they need; else its forward. A name is the program's, and its method's where it has several."""
+    """[(name, backward)] of what a program is told of for: its backwards where it has any, since its forward is then
+    there to save what they need; else its forward. A name is the program's, and its method's where it has several."""
     backwards = [method for method in program["methods"] if method["backward"]]
     several = len(program["methods"]) > 1
     return [
@@ -45,7 +45,8 @@ def methods_of(program):
 
 
 def products_of(program, dtype):
-    """The values of --product to run a dtype with; (None,) where there is no choice, () where the dtype is not served."""
+    """The values of --product to run a dtype with; (None,) where there is no choice, () where the dtype is not
+    served."""
     if dtype not in program["dtypes"]:
         return ()
     return tuple(program["products"][dtype]) if dtype == "fp32" else (None,)

@@ -1,12 +1,12 @@
-"""The results files, docs/results/<gpu>.json: reading, merging, selecting, writing. docs/results/README.md describes the format.
+"""The results files, docs/results/<gpu>.json: reading, merging, selecting, writing. docs/results/README.md describes
+the format.
 
     results = load(["docs/results/nvidia-h200.json"])
     for row in rows(results, dtype="fp16", head_dim=64, causal=False, set="sizes", **{"pass": "forward"}):
         print(row["gpu"], row["method"], row["seqlen"], row["time"] and row["time"]["median_ms"])
 
-A row read here carries two keys beside those of its file: `gpu`, the file's GPU in lower case with dashes (nvidia-h200), and `set`,
-which problem it belongs to (set_of()). Needs the standard library only.
-"""
+A row read here carries two keys beside those of its file: `gpu`, the file's GPU in lower case with dashes
+(nvidia-h200), and `set`, which problem it belongs to (set_of()). Needs the standard library only."""
 
 import contextlib
 import json
@@ -52,7 +52,8 @@ def heads_of(head_dim):
 
 
 def set_of(row):
-    """ "sizes": the measured sizes; "scaling": one batch of 16 heads in fp16 at d 64, time and memory against N; else "other"."""
+    """ "sizes": the measured sizes; "scaling": one batch of 16 heads in fp16 at d 64, time and memory against N; else
+    "other"."""
     if row["heads"] == heads_of(row["head_dim"]) and row["batch"] == batch_of(row["seqlen"]):
         return "sizes"
     scaling = (row["batch"], row["heads"], row["head_dim"], row["dtype"], row["causal"]) == (1, 16, 64, "fp16", False)
@@ -79,8 +80,8 @@ def name_of(row):
 
 
 def place(row):
-    """What rows of a configuration are sorted by: the steps by number, on tensor cores after, the row with cuBLAS, PyTorch; what is
-    equal stays in the file's order."""
+    """What rows of a configuration are sorted by: the steps by number, on tensor cores after, the row with cuBLAS,
+    PyTorch; what is equal stays in the file's order."""
     step = row["method"].split()[0]
     return (
         0 if step.startswith("step") else 1 if row["ours"] else 2,
@@ -105,7 +106,8 @@ def driver_version():
     return stdout.strip() if code == 0 else None
 
 
-# ---- reading ------------------------------------------------------------------------------------------------------------------
+# ---- reading
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def read(path):
@@ -150,8 +152,8 @@ def check_rows(path, rows_of_file):
 
 
 def load(paths, each=False):
-    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. With `each` every file is an entry of
-    its own, under its name: many machines with the same GPU. Raises ResultsError."""
+    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. With `each` every file
+    is an entry of its own, under its name: many machines with the same GPU. Raises ResultsError."""
     merged = {}
     for path in paths:
         result = read(path)
@@ -166,10 +168,12 @@ def load(paths, each=False):
 
 
 def merge(first, second, path):
-    """Two objects of one GPU as one; `path`, the second's, is for the error. The same row may not come from two commits or twice."""
+    """Two objects of one GPU as one; `path`, the second's, is for the error. The same row may not come from two commits
+    or twice."""
     if first["commit"] != second["commit"]:
         raise ResultsError(
-            f"{path}: rows of commit {second['commit']}, other files of {first['gpu']} are of commit {first['commit']}: one GPU, one commit"
+            f"{path}: rows of commit {second['commit']}, other files of {first['gpu']} are of commit "
+            f"{first['commit']}: one GPU, one commit"
         )
     for key, version in first["versions"].items():
         other = second["versions"].get(key)
@@ -179,7 +183,8 @@ def merge(first, second, path):
     for row in second["rows"]:
         if row_key(row) in known:
             raise ResultsError(
-                f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)}) is in another file of {first['gpu']} too"
+                f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)}) is in another file of "
+                f"{first['gpu']} too"
             )
     fuller = first if first.get("device") else second
     device = {key: fuller[key] for key in ("device", "device_reason") if key in fuller}
@@ -205,12 +210,13 @@ def joined_versions(first, second):
     return {**known, **absent}
 
 
-# ---- selecting ----------------------------------------------------------------------------------------------------------------
+# ---- selecting
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def rows(results, **wanted):
-    """The rows of all GPUs whose keys have the wanted values, in the files' order: rows(results, method="step04", seqlen=4096). Rows
-    that have no choice of product fit any."""
+    """The rows of all GPUs whose keys have the wanted values, in the files' order: rows(results, method="step04",
+    seqlen=4096). Rows that have no choice of product fit any."""
     fits = lambda row, key, value: row.get(key) == value or (key == "product" and row["product"] is None)
     return [
         row
@@ -231,8 +237,8 @@ def one_row(results, **wanted):
 
 
 def beside(results, row, method):
-    """The row of another method at the same configuration, pass and GPU, on CUDA cores where there is a choice: the base of speedups.
-    None where it is missing or did not run."""
+    """The row of another method at the same configuration, pass and GPU, on CUDA cores where there is a choice: the
+    base of speedups. None where it is missing or did not run."""
     other = one_row(
         results,
         gpu=row["gpu"],
@@ -245,8 +251,9 @@ def beside(results, row, method):
 
 
 def at(value, path):
-    """The value at a dotted path, "time.median_ms" or "kernels.dK_dV.time_ms" (entries of a list by their name, with _ for a space, or by
-    their number); None where something on the way is null. Raises ResultsError for a name that is not there."""
+    """The value at a dotted path, "time.median_ms" or "kernels.dK_dV.time_ms" (entries of a list by their name, with _
+    for a space, or by their number); None where something on the way is null. Raises ResultsError for a name that is
+    not there."""
     for name in path.split("."):
         if value is None:
             return None
@@ -271,7 +278,8 @@ def tile_product(device, dtype, head_dim, product=None):
 
 
 def one_sweep(result, **wanted):
-    """The tile sweep of one GPU's results that fits, with its tiles by their name and the best one as `fastest`; None when there is none."""
+    """The tile sweep of one GPU's results that fits, with its tiles by their name and the best one as `fastest`; None
+    when there is none."""
     found = [
         sweep
         for sweep in result["sweeps"]
@@ -288,7 +296,8 @@ def one_sweep(result, **wanted):
     return {**found[0], "tiles": tiles, "fastest": tiles.get(found[0]["best"])}
 
 
-# ---- writing ------------------------------------------------------------------------------------------------------------------
+# ---- writing
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def save(result, path):

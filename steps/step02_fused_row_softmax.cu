@@ -1,8 +1,8 @@
 // step02  fused row softmax                                                            docs/02-fused-row-softmax.md
 //
-// step01's softmax reads S three times because a thread cannot keep a row. A block can: it reads its row once, side by side,
-// keeps it in SRAM for the maximum, the sum and the division, and writes P once. This is what PyTorch's three lines do, and
-// the fair baseline for everything that follows.
+// step01's softmax reads S three times because a thread cannot keep a row. A block can: it reads its row once, side by
+// side, keeps it in SRAM for the maximum, the sum and the division, and writes P once. This is what PyTorch's three
+// lines do, and the fair baseline for everything that follows.
 //
 //      Q, K ──scores──▶ S ──softmax──▶ P, V ──values──▶ O        everything named here lies in HBM
 //                            one row of S in SRAM
@@ -16,9 +16,11 @@
 
 namespace attention::ATTN_DEVICE::step02 {
 
-using step01::launch_scores, step01::launch_values, step01::scores_cost, step01::values_cost, step01::scratch, step01::tiles;
+using step01::launch_scores, step01::launch_values, step01::scores_cost, step01::values_cost, step01::scratch,
+    step01::tiles;
 
-/// The row of S that a block keeps in SRAM, in the type that it has in HBM: its first kCapacity elements. Later ones are read again.
+/// The row of S that a block keeps in SRAM, in the type that it has in HBM: its first kCapacity elements. Later ones
+/// are read again.
 template <class E, int KiB>
 struct SoftmaxSram {
   static constexpr int kCapacity = KiB * 1024 / sizeof(E);
@@ -26,21 +28,22 @@ struct SoftmaxSram {
   WarpResults max, sum;
 };
 
-/// Threads of a block that keeps so many KiB. Few where rows are short, and enough to have memory busy where two blocks fill an SM's SRAM.
+/// Threads of a block that keeps so many KiB. Few where rows are short, and enough to have memory busy where two blocks
+/// fill an SM's SRAM.
 constexpr int softmax_threads(int kib) { return kib <= 4 ? 128 : kib <= 48 ? 256 : 512; }
 
-/// P = softmax of each row of S, LSE = the row's log sum of exponentials. One block owns a row; its threads take runs of Run neighbours
-/// in turn, 16 bytes where rows are multiples of that.
+/// P = softmax of each row of S, LSE = the row's log sum of exponentials. One block owns a row; its threads take runs
+/// of Run neighbours in turn, 16 bytes where rows are multiples of that.
 template <class E, int KiB, int Run>
-__global__ void __launch_bounds__(softmax_threads(KiB)) softmax(
-    Global<const E> S,    // [1, rows, seqlen_k]: the rows of all heads
-    Global<E> P,          // [1, rows, seqlen_k]
-    Global<float> LSE) {  // [1, 1, rows]
+__global__ void __launch_bounds__(softmax_threads(KiB))
+    softmax(Global<const E> S,    // [1, rows, seqlen_k]: the rows of all heads
+            Global<E> P,          // [1, rows, seqlen_k]
+            Global<float> LSE) {  // [1, 1, rows]
   auto& sram = dynamic_sram<SoftmaxSram<E, KiB>>();
   const int64_t row = blockIdx.x;
   constexpr int kStep = softmax_threads(KiB) * Run;
   const int first = threadIdx.x * Run;
-  auto load = [&](int j, float (&s)[Run]) {
+  auto load = [&](int j, float(&s)[Run]) {
     if (j < sram.kCapacity) sram.row.load_run(0, j, s);
     else S.load_run(row, j, s);
   };
@@ -73,7 +76,8 @@ __global__ void __launch_bounds__(softmax_threads(KiB)) softmax(
   if (threadIdx.x == 0) LSE.store(0, row, m + logf(l));
 }
 
-/// Calls f<E, KiB, Run>() with the fewest KiB in which `Sram` keeps a whole row, else with the most that the device's SRAM allows.
+/// Calls f<E, KiB, Run>() with the fewest KiB in which `Sram` keeps a whole row, else with the most that the device's
+/// SRAM allows.
 template <template <class, int> class Sram, class E, int KiB, int... More, class F>
 void with_row_in_sram(const Problem& p, F&& f) {
   if constexpr (sizeof...(More) > 0) {
@@ -109,7 +113,8 @@ int64_t read_again(const Problem& p) {
 
 inline void forward(const Problem& p, const Tensors& t) {
   void *S = t.scratch("S"), *P = t.scratch("P");
-  launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
+  launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"},
+                Source{t.k, "K"}, Target{S, "S"});
   launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.lse, "LSE"});
   launch_values("values", p, Source{P, "P"}, Source{t.v, "V"}, Target{t.o, "O"});
 }
@@ -127,8 +132,12 @@ inline std::vector<KernelCost> cost(const Problem& p) {
 }
 
 inline Step step() {
-  return {.id = "step02", .title = "fused row softmax", .idea = "a block keeps its row of S in SRAM: S is read once, P written once",
-          .chapter = "docs/02-fused-row-softmax.md", .tiles = tiles, .largest_head_dim = 256,
+  return {.id = "step02",
+          .title = "fused row softmax",
+          .idea = "a block keeps its row of S in SRAM: S is read once, P written once",
+          .chapter = "docs/02-fused-row-softmax.md",
+          .tiles = tiles,
+          .largest_head_dim = 256,
           .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
 }
 

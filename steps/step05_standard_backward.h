@@ -1,6 +1,6 @@
 // What step05's recompute backward is compared with: the standard backward, whose P, dP and dS go through HBM.
 //
-//   dV = P^T dO    dP = dO V^T    dS = P ∘ (dP - delta)    dQ = dS K    dK = dS^T Q                     delta = row sum of P ∘ dP
+//   dV = P^T dO    dP = dO V^T    dS = P ∘ (dP - delta)    dQ = dS K    dK = dS^T Q      delta = row sum of P ∘ dP
 #pragma once
 
 #include "step02_fused_row_softmax.cu"  // P, and the products
@@ -8,7 +8,7 @@
 
 namespace attention::ATTN_DEVICE::step05 {
 
-// ---- the kernels ----------------------------------------------------------------------------------------------------------
+// ---- the kernels ----------------------------------------------------------------------------------------------------
 
 template <class T>
 struct TransposedSram {
@@ -18,10 +18,10 @@ struct TransposedSram {
 
 /// dV = P^T dO (and dK = dS^T Q). A block owns Br keys and loops over the query tiles, of which it loads P transposed.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) transposed_values(
-    typename T::In P,      // [heads, seqlen_q, seqlen_k]
-    typename T::In dO,     // [heads, seqlen_q, head_dim]
-    typename T::Out dV) {  // [heads, seqlen_k, head_dim]
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    transposed_values(typename T::In P,      // [heads, seqlen_q, seqlen_k]
+                      typename T::In dO,     // [heads, seqlen_q, head_dim]
+                      typename T::Out dV) {  // [heads, seqlen_k, head_dim]
   auto& sram = dynamic_sram<TransposedSram<T>>();
   const auto [head, k0] = Order::of_grid(ceil_div(P.cols, T::kBr)).keys(blockIdx.x, T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
@@ -44,14 +44,14 @@ struct SoftmaxBackwardSram {
   WarpResults sum;
 };
 
-/// dS = softmax_scale P ∘ (dP - row sum of P ∘ dP): the softmax's backward, with the scale of S = scale Q K^T. One block owns a
-/// row, and each thread its own runs of it, as in step02.
+/// dS = softmax_scale P ∘ (dP - row sum of P ∘ dP): the softmax's backward, with the scale of S = scale Q K^T. One
+/// block owns a row, and each thread its own runs of it, as in step02.
 template <class E, int KiB, int Run>
-__global__ void __launch_bounds__(step02::softmax_threads(KiB)) softmax_backward(
-    float softmax_scale,
-    Global<const E> P,   // [1, rows, seqlen_k]: the rows of all heads
-    Global<const E> dP,  // [1, rows, seqlen_k]
-    Global<E> dS) {      // [1, rows, seqlen_k]
+__global__ void __launch_bounds__(step02::softmax_threads(KiB))
+    softmax_backward(float softmax_scale,
+                     Global<const E> P,   // [1, rows, seqlen_k]: the rows of all heads
+                     Global<const E> dP,  // [1, rows, seqlen_k]
+                     Global<E> dS) {      // [1, rows, seqlen_k]
   auto& sram = dynamic_sram<SoftmaxBackwardSram<E, KiB>>();
   const int64_t row = blockIdx.x;
   constexpr int kStep = step02::softmax_threads(KiB) * Run;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(step02::softmax_threads(KiB)) softmax_backward
   }
 }
 
-// ---- launches -------------------------------------------------------------------------------------------------------------
+// ---- launches -------------------------------------------------------------------------------------------------------
 
 /// The forward's tile is its own: the first of step04's that fits.
 inline Problem with_forward_tile(Problem p) {
@@ -87,7 +87,8 @@ inline Problem with_forward_tile(Problem p) {
 inline void save_p(const Problem& backward, const Tensors& t) {
   const Problem p = with_forward_tile(backward);
   void* S = t.scratch("dP");
-  step02::launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
+  step02::launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"},
+                        Source{t.k, "K"}, Target{S, "S"});
   step02::launch_softmax(p, Source{S, "S"}, Target{t.scratch("P"), "P"}, Target{t.lse, "LSE"});
 }
 
@@ -95,8 +96,8 @@ inline void launch_transposed_values(const char* name, const Problem& p, Source 
   with_tile(p, ForwardTiles{}, [&](auto tile) {
     using T = decltype(tile);
     using E = typename T::Element;
-    launch(name, transposed_values<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(TransposedSram<T>), pairs<E>(p, P),
-           query_rows<E>(p, dO), key_rows<E>(p, dV));
+    launch(name, transposed_values<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads,
+           sizeof(TransposedSram<T>), pairs<E>(p, P), query_rows<E>(p, dO), key_rows<E>(p, dV));
   });
 }
 
@@ -104,21 +105,26 @@ inline void standard_backward(const Problem& backward, const Tensors& t) {
   const Problem p = with_forward_tile(backward);
   void *P = t.scratch("P"), *dP = t.scratch("dP"), *dS = t.scratch("dS");
   launch_transposed_values("dV", p, Source{P, "P"}, Source{t.d_o, "dO"}, Target{t.dv, "dV"});
-  step02::launch_scores("dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, Source{t.d_o, "dO"}, Source{t.v, "V"}, Target{dP, "dP"});
+  step02::launch_scores("dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, Source{t.d_o, "dO"}, Source{t.v, "V"},
+                        Target{dP, "dP"});
   step02::with_row_in_sram<SoftmaxBackwardSram>(p, [&]<class E, int KiB, int Run>() {
-    launch("dS", softmax_backward<E, KiB, Run>, p.L(), step02::softmax_threads(KiB), sizeof(SoftmaxBackwardSram<E, KiB>),
-           p.softmax_scale, all_pairs<E>(p, Source{P, "P"}), all_pairs<E>(p, Source{dP, "dP"}),
-           all_pairs<E>(p, Target{dS, "dS"}));
+    launch("dS", softmax_backward<E, KiB, Run>, p.L(), step02::softmax_threads(KiB),
+           sizeof(SoftmaxBackwardSram<E, KiB>), p.softmax_scale, all_pairs<E>(p, Source{P, "P"}),
+           all_pairs<E>(p, Source{dP, "dP"}), all_pairs<E>(p, Target{dS, "dS"}));
   });
   step02::launch_values("dQ", p, Source{dS, "dS"}, Source{t.k, "K"}, Target{t.dq, "dQ"});
   launch_transposed_values("dK", p, Source{dS, "dS"}, Source{t.q, "Q"}, Target{t.dk, "dK"});
 }
 
-// ---- what it costs ----------------------------------------------------------------------------------------------------------
+// ---- what it costs --------------------------------------------------------------------------------------------------
 
 inline KernelCost transposed_cost(const char* name, const Problem& p, const char* P, const char* dO, const char* dV) {
   const Visits visits = visits_all(p.seqlen_k, p.seqlen_q, p.tile.br, p.tile.bc);
-  return KernelCost(name, p).loads(P, p.S(), p.S()).loads(dO, visits.rows * p.row(), p.Xq()).stores(dV, p.Xk(), p.Xk()).multiplies(visits);
+  return KernelCost(name, p)
+      .loads(P, p.S(), p.S())
+      .loads(dO, visits.rows * p.row(), p.Xq())
+      .stores(dV, p.Xk(), p.Xk())
+      .multiplies(visits);
 }
 
 inline std::vector<KernelCost> standard_cost(const Problem& backward) {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The whole round on a GPU, in one call: builds, runs all GPU tests, every program in each type that it describes, edges,
-compute-sanitizer, and the speed beside PyTorch, in turn; a short table comes last.
+"""The whole round on a GPU, in one call: builds, runs all GPU tests, every program in each type that it describes,
+edges, compute-sanitizer, and the speed beside PyTorch, in turn; a short table comes last.
 
     python3 tests/gpu_round.py --out round [--folder build-gpu] [--only build,tests,...]
 
-Logs and JSON lie in the folder of --out. What a machine lacks (compute-sanitizer, PyTorch) shows as n/a with the reason; anything that
-fails makes the exit code 1. Ten minutes on 16 cores; --only does a round in pieces. Needs the standard library only.
-"""
+Logs and JSON lie in the folder of --out. What a machine lacks (compute-sanitizer, PyTorch) shows as n/a with the
+reason; anything that fails makes the exit code 1. Ten minutes on 16 cores; --only does a round in pieces. Needs the
+standard library only."""
 
 import argparse
 import concurrent.futures
@@ -90,7 +90,8 @@ class Round:
         ]
         if not here:
             raise Stop(
-                f"{self.folder}: no program there has kernels for this GPU (compute capability {capability or 'unknown'})"
+                f"{self.folder}: no program there has kernels for this GPU (compute capability "
+                f"{capability or 'unknown'})"
             )
         return here
 

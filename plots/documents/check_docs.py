@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks README.md and docs/: what they link to exists, what they quote is there, what they show runs, and every measured
-figure is that of docs/results.
+"""Checks README.md and docs/: what they link to exists, what they quote is there, what they show runs, and every
+measured figure is that of docs/results.
 
     python3 plots/documents/check_docs.py                    # all checks; the programs are taken from build/
     python3 plots/documents/check_docs.py --only links code  # some of them
@@ -31,7 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.documents import measured
 from plots.documents.markdown import COMMENT, INLINE_CODE, Document
 from plots.results import ResultsError, load, readable
-from plots.script import REPOSITORY, OneLineParser, call, end_with, last_line, read_text
+from plots.script import REPOSITORY, OneLineParser, call, end_with, read_text
 
 CHECKS = ("links", "code", "commands", "figures", "typed")
 PROGRAM = re.compile(r"(?:step\d\d|exercise\d\d|hunt\d+|playground|yardstick)$")
@@ -42,7 +42,8 @@ def read_documents(root):
     return {path: Document(str(path.relative_to(root)), read_text(path)) for path in measured.documents(root)}
 
 
-# ---- links and quoted code ----------------------------------------------------------------------------------------------
+# ---- links and quoted code
+# ----------------------------------------------------------------------------------------------
 
 
 def external(target):
@@ -100,9 +101,11 @@ def check_code(root, documents):
                 yield f"{document.name}:{link.line}: `{quoted}` does not stand in {file.relative_to(root)} any more"
 
 
-# ---- commands -------------------------------------------------------------------------------------------------------------------
+# ---- commands
+# -------------------------------------------------------------------------------------------------------------------
 
-# `make step04` in a block: CMake's part is done by whoever runs this check, so here it only looks whether the program is there.
+# `make step04` in a block: CMake's part is done by whoever runs this check, so here it only looks whether the program
+# is there.
 MAKE = """#!/bin/sh
 for target in "$@"; do
   case $target in
@@ -192,7 +195,8 @@ def stable(line):
 
 
 def missing_line(shown, output):
-    """The number of the first shown line that does not follow in the output, None when all do. "..." stands for any lines."""
+    """The number of the first shown line that does not follow in the output, None when all do. "..." stands for any
+    lines."""
     rest = iter([stable(line) for line in output.split("\n")])
     for number, line in enumerate(shown):
         if line.strip() not in ("", "...") and stable(line) not in rest:
@@ -201,7 +205,8 @@ def missing_line(shown, output):
 
 
 def shown_output(document, block):
-    """The plain block that shows what this one prints: the next one, if it stands within eight lines and no heading lies between."""
+    """The plain block that shows what this one prints: the next one, if it stands within eight lines and no heading
+    lies between."""
     follower = next((other for other in document.blocks if other.line > block.line), None)
     end = block.line + len(block.code)
     if follower is None or follower.language != "" or follower.line - end > 8:
@@ -217,7 +222,10 @@ def run_block(document, block, workshop):
         return f"{document.name}:{block.line}: `{block.code[0]}`: exit code {code}: {last}"
     shown = shown_output(document, block)
     if shown and (n := missing_line(shown.code, output)) is not None:
-        return f"{document.name}:{shown.line + n}: `{block.code[0]}` does not print this line here: {shown.code[n].strip()}"
+        return (
+            f"{document.name}:{shown.line + n}: `{block.code[0]}` does not print this line here: "
+            f"{shown.code[n].strip()}"
+        )
     return None
 
 
@@ -226,7 +234,8 @@ PLACEHOLDER = re.compile(r"[<>$…\[\]|*]|\.\.\.|^[A-Z]$|^BrxBc$|^Nq$|^Nk$|^[a-z
 
 
 def simple_commands(text):
-    """The words of each simple command of a shown line, without prompt, comment, assignments and what stands before a program (sudo, ncu)."""
+    """The words of each simple command of a shown line, without prompt, comment, assignments and what stands before a
+    program (sudo, ncu)."""
     for part in re.split(r"&&|\|\||;|\|", re.sub(r"^\$ ", "", text.strip())):
         try:
             words = shlex.split(part, comments=True)
@@ -249,7 +258,7 @@ class Shown:
     """Looks at commands that are shown and not run. What is asked once is remembered."""
 
     def __init__(self, root, workshop):
-        self.root, self.workshop, self.known = root, workshop, {}
+        self.root, self.workshop, self.known, self.targets = root, workshop, {}, None
         self.flags_of_scripts = "\n".join(
             read_text(path) for folder in ("plots", "tests") for path in sorted((root / folder).rglob("*.py"))
         )
@@ -268,11 +277,13 @@ class Shown:
         return self.known[key]
 
     def of_make(self, words):
-        targets = [word for word in words if re.fullmatch(r"[a-z]+\d*", word)]
-        if not self.workshop.make or not targets:
-            return None
-        _, _, errors = call([self.workshop.make, "-n", *targets], cwd=self.root)
-        return last_line(errors) if "No rule to make target" in errors else None
+        """Asks make for its targets: even `make -n` would run a recipe that calls make, and so measure a whole table."""
+        if self.targets is None:
+            _, database, _ = call([self.workshop.make or "true", "-np", "no such target"], cwd=self.root)
+            self.targets = set(re.findall(r"^([a-z]+\d*(?:-[a-z]+)?):", database, re.MULTILINE))
+        targets = [word for word in words if re.fullmatch(r"[a-z]+\d*(?:-[a-z]+)?", word)]
+        unknown = [target for target in targets if self.targets and target not in self.targets]
+        return f"no rule to make target {unknown[0]}" if unknown else None
 
     def of_script(self, words):
         if not words or not SCRIPT.match(words[0]):
@@ -333,7 +344,10 @@ def commands_in(documents, workshop, shown, told):
                 )
                 for line in block.code
             ):
-                yield f"{document.name}:{block.line}: a command in a plain block: ```sh if the executor can run it in seconds, else ```console"
+                yield (
+                    f"{document.name}:{block.line}: a command in a plain block: ```sh if the executor can run it in "
+                    "seconds, else ```console"
+                )
         for line, text in shown_commands(document):
             for words in simple_commands(text):
                 if complaint := shown.complaint(words):
@@ -341,7 +355,8 @@ def commands_in(documents, workshop, shown, told):
     told(f"{len(blocks)} blocks run, {len(shown.known)} other commands looked at")
 
 
-# ---- figures ----------------------------------------------------------------------------------------------------------
+# ---- figures
+# ----------------------------------------------------------------------------------------------------------
 
 
 def stored_results(root):
@@ -379,12 +394,14 @@ def check_typed(documents):
             if found and not (source and source[1]):
                 line = start + paragraph.count("\n", 0, found.start())
                 yield (
-                    f"{document.name}:{line}: {' '.join(found[0].split())!r} is typed: make it a link to its row of docs/results, "
+                    f"{document.name}:{line}: {' '.join(found[0].split())!r} is typed: make it a link to its row of "
+                    "docs/results, "
                     "or say where it is from (<!-- typed: reason -->)"
                 )
 
 
-# ---- command line -----------------------------------------------------------------------------------------------------
+# ---- command line
+# -----------------------------------------------------------------------------------------------------
 
 
 def main(arguments=None):
@@ -403,7 +420,8 @@ def main(arguments=None):
     if options.write:
         with readable(stored_results(root)):
             told(
-                f"{len(measured.renew(root, load(stored_results(root)), write=True))} figures and lines of tables rewritten"
+                f"{len(measured.renew(root, load(stored_results(root)), write=True))} figures and lines of "
+                "tables rewritten"
             )
         return 0
     try:

@@ -15,7 +15,8 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 @dataclasses.dataclass
 class Block:
-    """A code block. `language` is the fence's word ("" without one), None for a block that is indented by four spaces."""
+    """A code block. `language` is the fence's word ("" without one), None for a block that is indented by four
+    spaces."""
 
     line: int  # of the first line of code
     language: str | None
@@ -75,7 +76,8 @@ class Document:
             raise ValueError(f"{self.name}:{self.blocks[-1].line - 1}: a code fence without its end")
 
     def paragraphs(self):
-        """(first line, text) of the stretches of prose between blank lines: what a link or inline code may run on in."""
+        """(first line, text) of the stretches of prose between blank lines: what a link or inline code may run on
+        in."""
         start, held = None, []
         for number, line in enumerate([*self.prose, ""], 1):
             if line.strip():

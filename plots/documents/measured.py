@@ -8,8 +8,8 @@
 
     [1]: results/nvidia-h200.json "time.median_ms method=step04 dtype=fp16 head_dim=64 fmt=.2f unit=ms"
 
-docs/results/README.md describes the words. What stands in code (fences, backticks, four spaces) is text about these forms and stays.
-"""
+docs/results/README.md describes the words. What stands in code (fences, backticks, four spaces) is text about these
+forms and stays."""
 
 import pathlib
 import re
@@ -33,7 +33,8 @@ SELECTORS = ("gpu", "method", "product", "dtype", "batch", "heads", "seqlen", "h
 PROFILES = pathlib.Path("docs", "results", "profiler")
 
 
-# ---- words ------------------------------------------------------------------------------------------------------------
+# ---- words
+# ------------------------------------------------------------------------------------------------------------
 
 
 def typed(key, value):
@@ -79,7 +80,8 @@ def with_defaults(given, leave_out=()):
     return {key: value for key, value in (defaults | given).items() if value is not None}
 
 
-# ---- what belongs there -----------------------------------------------------------------------------------------------
+# ---- what belongs there
+# -----------------------------------------------------------------------------------------------
 
 
 def times(results, words):
@@ -105,8 +107,8 @@ TABLES = {
 
 
 def profiler_lines(text):
-    """The lines of ncu's output that a document may show: none that names a process or a path of the machine, none of its
-    warnings, no rule of a table."""
+    """The lines of ncu's output that a document may show: none that names a process or a path of the machine, none of
+    its warnings, no rule of a table."""
     hidden = re.compile(r"==(?:PROF|WARNING)==|\[\d+\] |.*Warning:|\s*-+ -+ -+\s*$")
     return [line.rstrip() for line in text.splitlines() if not hidden.match(line)]
 
@@ -142,7 +144,8 @@ def figure(results, gpu, words):
     return result_tables.figure(results, field, over=over or None, **options, **with_defaults({"gpu": gpu} | given))
 
 
-# ---- documents --------------------------------------------------------------------------------------------------------
+# ---- documents
+# --------------------------------------------------------------------------------------------------------
 
 
 def line_of(text, at):
@@ -155,8 +158,8 @@ def outside_code(pattern, text):
 
 
 def places(root, text, results):
-    """(begin, end, what stands there, what belongs there) of all blocks and figures. Raises ResultsError, its line number in
-    front, for a marker without its other half and for words that choose nothing."""
+    """(begin, end, what stands there, what belongs there) of all blocks and figures. Raises ResultsError, its line
+    number in front, for a marker without its other half and for words that choose nothing."""
 
     def generated(at, what, *arguments):
         try:

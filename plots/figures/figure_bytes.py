@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Bytes by step: what each step is expected to move through HBM at N = 4096, stacked by tensor, and what the counters measured.
+"""Bytes by step: what each step is expected to move through HBM at N = 4096, stacked by tensor, and what the counters
+measured.
 
     python3 plots/figures/figure_bytes.py docs/results/nvidia-h200.json --out docs/figures
 

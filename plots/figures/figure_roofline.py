@@ -3,9 +3,8 @@
 
     python3 plots/figures/figure_roofline.py docs/results/nvidia-h200.json --out docs/figures
 
-One picture per dtype, in fp32 one per product (--product); executed FLOPs, N = 4096, not causal. A filled marker stands at the
-expected bytes, a hollow one at the measured.
-"""
+One picture per dtype, in fp32 one per product (--product); executed FLOPs, N = 4096, not causal. A filled marker stands
+at the expected bytes, a hollow one at the measured."""
 
 import dataclasses
 import math
@@ -74,8 +73,8 @@ def picture(results, dtype, product=None):
 
 
 def panels_of(results, dtype, product, absent):
-    """{(pass, head_dim): Points} of our rows. Labels of what cannot be placed go to absent[reason]; so does what is faster than
-    every rate that step00 measured: its roof is not in these results."""
+    """{(pass, head_dim): Points} of our rows. Labels of what cannot be placed go to absent[reason]; so does what is
+    faster than every rate that step00 measured: its roof is not in these results."""
     panels = {}
     for which in PASSES:
         for (of, head_dim), rows in style.headline(results, which, causal=False).items():

@@ -3,9 +3,8 @@
 
     python3 plots/figures/figure_scaling.py docs/results/nvidia-h200.json --out docs/figures
 
-From the scaling rows (fp16, d 64, batch 1, 16 heads, forward, not causal). Both axes are logarithmic: a line's slope is its
-exponent, and the numbers on the lines say by how much each doubling of N multiplies the value.
-"""
+From the scaling rows (fp16, d 64, batch 1, 16 heads, forward, not causal). Both axes are logarithmic: a line's slope is
+its exponent, and the numbers on the lines say by how much each doubling of N multiplies the value."""
 
 import math
 import pathlib
@@ -45,7 +44,9 @@ def picture(results):
         mark_ends(ax, methods)
         ax.set_xlabel("N, tokens")
     for method, of_it in methods.items():
-        notes += [f"{method} at N {row['seqlen']}: {style.why_no_time(row)}" for row in of_it if style.why_no_time(row)]
+        if lost := [row for row in of_it if style.why_no_time(row)]:
+            why = style.why_no_time(lost[0])
+            notes.append(why if why.startswith(method) else f"{method} at N {lost[0]['seqlen']}: {why}")
     some = rows[0]
     figure.suptitle(
         f"{results['gpu']}: {some['dtype']}, d {some['head_dim']}, {style.heads_text(some)}", x=0.01, ha="left"
@@ -101,7 +102,8 @@ def lines(ax, methods, value):
 
 
 def name_starts(ax, starts):
-    """Each line's name and last ratio, left of its first point, where no other line passes; names that lie close are moved apart."""
+    """Each line's name and last ratio, left of its first point, where no other line passes; names that lie close are
+    moved apart."""
     low, high = (math.log10(y) for y in ax.get_ylim())
     starts.sort(key=lambda start: start[0][1])
     for (point, text), y in zip(

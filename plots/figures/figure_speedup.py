@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Speedup by step: how many times as fast as PyTorch eager each method is, per dtype and head_dim at N = 4096, causal apart.
+"""Speedup by step: how many times as fast as PyTorch eager each method is, per dtype and head_dim at N = 4096, causal
+apart.
 
     python3 plots/figures/figure_speedup.py docs/results/nvidia-h200.json --out docs/figures
 
-Where there is no eager row, step02 (in the backward the standard backward) is the 1. docs/figures/README.md describes the figure.
-"""
+Where there is no eager row, step02 (in the backward the standard backward) is the 1. docs/figures/README.md describes
+the figure."""
 
 import pathlib
 import sys
@@ -42,7 +43,10 @@ def picture(results, which, causal):
     if not panels:
         return style.no_headline(results, which, causal)
     if base is None:
-        return f"neither eager nor {OUR_BASELINE[which]} ran in {'causal ' if causal else ''}{which}: nothing to compare with"
+        return (
+            f"neither eager nor {OUR_BASELINE[which]} ran in {'causal ' if causal else ''}{which}: nothing "
+            "to compare with"
+        )
 
     dtypes, head_dims = (list(dict.fromkeys(keys)) for keys in zip(*panels))
     methods = {

@@ -1,9 +1,10 @@
-"""What the figures share: how a picture looks, which rows belong together, how a picture is written, and the command line.
+"""What the figures share: how a picture looks, which rows belong together, how a picture is written, and the command
+line.
 
-A figure is a module with draw(results) -> {name: picture, or the reason (a str) why it was not drawn}. Pictures are Matplotlib figures,
-never shown, only written. The colours are Okabe and Ito's, which the colour-blind can tell apart; hatches, markers and labels
-say the same again, for a print in black and white. The same results give the same bytes (with the same Matplotlib).
-"""
+A figure is a module with draw(results) -> {name: picture, or the reason (a str) why it was not drawn}. Pictures are
+Matplotlib figures, never shown, only written. The colours are Okabe and Ito's, which the colour-blind can tell apart;
+hatches, markers and labels say the same again, for a print in black and white. The same results give the same bytes
+(with the same Matplotlib)."""
 
 import hashlib
 import io
@@ -91,7 +92,8 @@ _OTHERS = {
 
 
 def method_style(method):
-    """(colour, hatch, marker) of a method, by its name_of(). A step's standard backward has the colour of its baseline."""
+    """(colour, hatch, marker) of a method, by its name_of(). A step's standard backward has the colour of its
+    baseline."""
     step = re.match(r"step(\d+)", method)
     if not step:
         return _OTHERS.get(method, (SKY, "++", "*"))
@@ -166,8 +168,8 @@ def no_headline(results, which, causal):
 
 
 def spread(positions, gap, highest=float("inf")):
-    """Moves sorted positions as little as it takes for neighbours to lie `gap` apart and none above `highest`: labels of points that
-    lie close together."""
+    """Moves sorted positions as little as it takes for neighbours to lie `gap` apart and none above `highest`: labels
+    of points that lie close together."""
     groups = []  # [centre, members]
     for position in positions:
         groups.append([position, 1])
@@ -201,7 +203,8 @@ def write(figure, path, drawn_from):
 
 
 def main(figures, description, arguments=None):
-    """The command line of a figure's script, and of all of them: `figures` are the draw functions. Returns the exit code."""
+    """The command line of a figure's script, and of all of them: `figures` are the draw functions. Returns the exit
+    code."""
     parser = OneLineParser(description)
     parser.add_argument(
         "results", nargs="*", type=pathlib.Path, help="results files, docs/results/<gpu>.json (all that are there)"
@@ -247,8 +250,8 @@ def place(picture, path, drawn_from, anew):
     if isinstance(picture, str):
         print(f"{path.stem}: not drawn: {picture}", file=sys.stderr)
     elif not anew and path.is_file() and drawn_from.encode() in path.read_bytes():
-        print(f"{path}: drawn from these results already")
+        print(f"{os.path.relpath(path)}: drawn from these results already")
     else:
         write(picture, path, drawn_from)
-        print(path)
+        print(os.path.relpath(path))
     return not isinstance(picture, str)

@@ -23,7 +23,10 @@ def draw(results):
 def picture(results):
     sweeps = [sweep for sweep in results["sweeps"] if sweep["tiles"] and sweep["gpu"]]  # the CPU executor is no GPU
     if not sweeps:
-        return f"the results hold no sweep of tile sizes on a GPU{', only emulated ones' if results['sweeps'] else ''} (step04 --sweep-tiles)"
+        return (
+            "the results hold no sweep of tile sizes on a "
+            f"GPU{', only emulated ones' if results['sweeps'] else ''} (step04 --sweep-tiles)"
+        )
     sweeps.sort(
         key=lambda sweep: (style.DTYPES.index(sweep["dtype"]), sweep["head_dim"], sweep["causal"], sweep["seqlen"] or 0)
     )
@@ -38,7 +41,8 @@ def picture(results):
     for ax, sweep in zip(axes.flat, sweeps):
         panel(ax, sweep, notes)
     figure.suptitle(
-        f"{results['gpu']}: time and requested bytes of each tile; thick frame: the best, dashed frame: the article's 64x64",
+        f"{results['gpu']}: time and requested bytes of each tile; thick frame: the best, dashed frame: "
+        "the article's 64x64",
         x=0.01,
         ha="left",
     )
@@ -136,7 +140,8 @@ def panel(ax, sweep, notes):
         spine.set_visible(False)
     length = sweep["seqlen"] or f"{sweep['seqlen_q']} x {sweep['seqlen_k']}"
     ax.set_title(
-        f"{sweep['step']}, {sweep['dtype']}, d {sweep['head_dim']}, N {length}{', causal' if sweep['causal'] else ''} ({style.heads_text(sweep)})"
+        f"{sweep['step']}, {sweep['dtype']}, d {sweep['head_dim']}, N "
+        f"{length}{', causal' if sweep['causal'] else ''} ({style.heads_text(sweep)})"
     )
 
 

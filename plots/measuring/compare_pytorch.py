@@ -3,11 +3,11 @@
 
     python3 plots/measuring/compare_pytorch.py --dtype fp16 --batch 4 --heads 32 --seqlen 4096 --head-dim 64 [--causal] [--json FILE]
 
-Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and every step that
-has the dtype, through libattention_steps.so, in fp32 on each of its products. Without the library PyTorch alone is compared, and the
-report says so. What a dtype, a GPU or this PyTorch lacks shows n/a and why. docs/compare-pytorch.md defines every column.
-Exit codes: 0 ok, 1 a step's error is too large, 2 bad arguments, 3 no CUDA GPU or no PyTorch, 4 CUDA error or out of memory.
-"""
+Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and
+every step that has the dtype, through libattention_steps.so, in fp32 on each of its products. Without the library
+PyTorch alone is compared, and the report says so. What a dtype, a GPU or this PyTorch lacks shows n/a and why.
+docs/compare-pytorch.md defines every column. Exit codes: 0 ok, 1 a step's error is too large, 2 bad arguments, 3 no
+CUDA GPU or no PyTorch, 4 CUDA error or out of memory."""
 
 import gc
 import importlib.util
@@ -46,14 +46,16 @@ except ImportError as error:
     torch, why_no_torch = None, str(error)
 
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-# The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside eager's.
+# The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside
+# eager's.
 FP32_BOUND = {"forward": 1e-6, "backward": 2e-6}
 TIMES_EAGER = 2
 BACKWARD_FLOPS = 2.5  # of the forward's, by convention
 SECONDS = {"compare": 0.5, "table": 0.3}  # of timed runs per method: one configuration may take more than each of many
 
 
-# ---- the methods: forward(q, k, v) -> o, and begin_backward(q, k, v, d_o) -> a function that returns (dq, dk, dv) -------------
+# ---- the methods: forward(q, k, v) -> o, and begin_backward(q, k, v, d_o) -> a function that returns (dq, dk, dv)
+# -------------
 
 
 class TorchMethod:
@@ -102,8 +104,8 @@ class StepBackward:
 
 
 def step_methods(steps, programs, dtype, causal):
-    """Every described step that has the dtype: its backwards where it has any, else its forward; in fp32 those on tensor cores come
-    after all on CUDA cores."""
+    """Every described step that has the dtype: its backwards where it has any, else its forward; in fp32 those on
+    tensor cores come after all on CUDA cores."""
     methods = []
     here = [program for program in programs if program["kind"] == "attention"]
     for product in PRODUCTS if dtype == "fp32" else (None,):
@@ -164,7 +166,8 @@ def why_sdpa_refused(caught, name):
     return "; ".join(dict.fromkeys(reasons))
 
 
-# ---- one pass over all methods ------------------------------------------------------------------------------------------------
+# ---- one pass over all methods
+# ------------------------------------------------------------------------------------------------
 
 
 def still_alive():
@@ -173,8 +176,8 @@ def still_alive():
 
 
 def work_of(which, method, tensors):
-    """(start, checked, bytes of the results): start() does what is not timed and returns the run; checked() runs all of it once and
-    returns the outputs, ours filled with NaN beforehand."""
+    """(start, checked, bytes of the results): start() does what is not timed and returns the run; checked() runs all of
+    it once and returns the outputs, ours filled with NaN beforehand."""
     q, k, v, d_o = tensors
     size = lambda *xs: sum(x.numel() * x.element_size() for x in xs)
     nan = {"nan": True} if method.ours else {}
@@ -226,7 +229,8 @@ def profile(row, start):
 
 
 def run_pass(which, methods, tensors, truth, clock, options, seconds=0.5):
-    """The rows of `which` ("forward" or "backward"), in the methods' order; `seconds` of timed runs per method, and at least 20 runs."""
+    """The rows of `which` ("forward" or "backward"), in the methods' order; `seconds` of timed runs per method, and at
+    least 20 runs."""
     rows, starts = [], {}
     for method in methods:
         if which in method.passes:
@@ -288,7 +292,8 @@ def judge(which, rows, options):
             row["pass"] = None
 
 
-# ---- the report -----------------------------------------------------------------------------------------------------------------
+# ---- the report
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def table(rows):
@@ -336,7 +341,7 @@ def table(rows):
                 else short_name(max(kernels, key=lambda kernel: kernel["us"])["name"]),
             ]
         )
-    return table_text(lines)
+    return table_text(lines, free=True)
 
 
 def versions(build, why_no_steps):
@@ -380,7 +385,8 @@ def both_passes(problem, methods, passes, seconds, told=lambda which, rows: None
     return found, clock
 
 
-# ---- PyTorch's rows of the speedup table: measure_rows.py calls these in a process of their own -----------------------------
+# ---- PyTorch's rows of the speedup table: measure_rows.py calls these in a process of their own
+# -----------------------------
 
 
 def begin():
@@ -393,7 +399,8 @@ def begin():
 
 
 def rows_of(asked):
-    """{pass: rows} of the passes and methods asked for; {"failed": why} after an error that leaves the process unusable."""
+    """{pass: rows} of the passes and methods asked for; {"failed": why} after an error that leaves the process
+    unusable."""
     problem = types.SimpleNamespace(**asked, repeat=None, seed=0)
     methods = [
         method for method in torch_methods(problem.seqlen, problem.causal, "cuda") if method.name in problem.methods
@@ -409,7 +416,8 @@ def rows_of(asked):
     return found
 
 
-# ---- command line -----------------------------------------------------------------------------------------------------
+# ---- command line
+# -----------------------------------------------------------------------------------------------------
 
 
 def our_methods(options):
@@ -434,7 +442,8 @@ def compare(options):
     }
     v = versions(build, why_no_steps)
     print(
-        f"{v['gpu']}, driver {v['driver'] or 'n/a'}; PyTorch {v['torch']} (CUDA {v['cuda_of_torch']}, cuDNN {v['cudnn']}, "
+        f"{v['gpu']}, driver {v['driver'] or 'n/a'}; PyTorch {v['torch']} (CUDA {v['cuda_of_torch']}, "
+        f"cuDNN {v['cudnn']}, "
         f"Triton {v['triton'] or 'n/a'}), Python {v['python']}"
     )
     print(f"steps: {build or 'n/a: ' + why_no_steps}")
@@ -466,7 +475,8 @@ def compare(options):
         else f"at most {TIMES_EAGER}x eager's"
     )
     print(
-        f"exactness of the steps (relative L2 {rule}): {'FAIL: ' + ', '.join(failed) if failed else 'PASS' if judged else 'not judged'}"
+        f"exactness of the steps (relative L2 {rule}): "
+        f"{'FAIL: ' + ', '.join(failed) if failed else 'PASS' if judged else 'not judged'}"
     )
     return {"kind": "compare_pytorch", "versions": v, "problem": problem, **found, "flush": flush}, not failed
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Measures every program of a build folder and PyTorch on this GPU, and keeps the documents' figures equal to the results.
+"""Measures every program of a build folder and PyTorch on this GPU, and keeps the documents' figures equal to the
+results.
 
     make table                                                                  builds, and runs this with TABLE_FLAGS
     python3 plots/measuring/measure.py [--dtype fp16] [--full]                  writes docs/results/<gpu>.json and the documents
 
-Without a GPU it prints what the CPU executor can tell, traffic and exactness, and writes nothing. docs/results/README.md describes
-the files. Exit codes: 0 ok, 1 a result was wrong, 2 bad arguments or files, 4 CUDA error.
-"""
+Without a GPU it prints what the CPU executor can tell, traffic and exactness, and writes nothing.
+docs/results/README.md describes the files. Exit codes: 0 ok, 1 a result was wrong, 2 bad arguments or files, 4 CUDA
+error."""
 
 import argparse
 import contextlib
@@ -39,7 +40,8 @@ from plots.tables.speedup_table import RESULTS, print_tables
 EXECUTOR_PROBLEM = {"batch": 1, "heads": 2, "seqlen": 512}
 
 
-# ---- which problems ---------------------------------------------------------------------------------------------------
+# ---- which problems
+# ---------------------------------------------------------------------------------------------------
 
 
 def causals(options):
@@ -56,7 +58,8 @@ def chosen_problems(options, dtypes):
 
 
 def chosen_sweeps(options, dtypes):
-    """The problems at which step04's tiles are swept: the headline's, not causal. bf16 has the shapes and the times of fp16."""
+    """The problems at which step04's tiles are swept: the headline's, not causal. bf16 has the shapes and the times of
+    fp16."""
     wanted = [dtype for dtype in options.dtype or dtypes if dtype != "bf16"]
     headline = (measure_rows.HEADLINE,)
     if options.causal or not set(headline) <= set(options.seqlen or headline):
@@ -74,7 +77,8 @@ def dealt(everything, options):
     return [problem for n, problem in enumerate(everything) if mine(n) == shard]
 
 
-# ---- measuring --------------------------------------------------------------------------------------------------------
+# ---- measuring
+# --------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -131,7 +135,8 @@ def begin(path, options, figures, torch):
             result["rows"], result["sweeps"] = old["rows"], old["sweeps"]
         else:
             print(
-                f"{path}: {len(old['rows'])} rows of {old['gpu']}, commit {old['commit']}, of another commit or other versions than this run's, are replaced"
+                f"{path}: {len(old['rows'])} rows of {old['gpu']}, commit {old['commit']}, of another commit or "
+                "other versions than this run's, are replaced"
             )
     return result
 
@@ -199,7 +204,8 @@ def run(options, programs, figures):
 def run_executor(options, programs, no_gpu):
     """Traffic and exactness by the CPU executor: no time, no speedup, no file."""
     print(
-        f"{no_gpu}: traffic and exactness by the CPU executor. Times and speedups need a GPU; no results file is written"
+        f"{no_gpu}: traffic and exactness by the CPU executor. Times and speedups need a GPU; no results "
+        "file is written"
     )
     right = True
     sizes = {key: getattr(options, key) or EXECUTOR_PROBLEM[key] for key in ("batch", "heads")}
@@ -240,7 +246,8 @@ def executor_line(row):
     ]
 
 
-# ---- command line -----------------------------------------------------------------------------------------------------
+# ---- command line
+# -----------------------------------------------------------------------------------------------------
 
 
 def shard(text):

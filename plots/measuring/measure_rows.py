@@ -1,6 +1,6 @@
-"""Measures the rows of a results file: the steps and the yardstick by their executables, PyTorch in a process of its own, one
-configuration after the other, so that each ratio is of runs that lie seconds apart. Needs the standard library only.
-"""
+"""Measures the rows of a results file: the steps and the yardstick by their executables, PyTorch in a process of its
+own, one configuration after the other, so that each ratio is of runs that lie seconds apart. Needs the standard library
+only."""
 
 import concurrent.futures
 import json
@@ -54,7 +54,8 @@ MEASURED = (
 )
 
 
-# ---- which problems, and who runs at them -----------------------------------------------------------------------------
+# ---- which problems, and who runs at them
+# -----------------------------------------------------------------------------
 
 
 def problems(dtypes, head_dims, causals, seqlens, scaling, batch=None, heads=None):
@@ -100,7 +101,8 @@ def passes_of(problem):
     return ("forward",) if set_of(problem) == "scaling" else ("forward", "backward")
 
 
-# ---- rows ---------------------------------------------------------------------------------------------------------------------
+# ---- rows
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def not_run_row(method, title, ours, which, problem, reason, verified=None, product=None):
@@ -237,7 +239,8 @@ def torch_row(measured, which, problem):
     return row
 
 
-# ---- the steps' executables -------------------------------------------------------------------------------------------
+# ---- the steps' executables
+# -------------------------------------------------------------------------------------------
 
 
 def device_figures(folder):
@@ -307,12 +310,14 @@ def sweep(program, problem):
     return found, last_line(stderr) or f"exit {code}", time.monotonic() - began
 
 
-# ---- PyTorch ----------------------------------------------------------------------------------------------------------
+# ---- PyTorch
+# ----------------------------------------------------------------------------------------------------------
 
 
 class Torch:
-    """compare_pytorch in a process of its own: import and CUDA context are paid for once, and between two configurations it holds
-    no tensors, so that the steps find the memory free. `missing` says why there are no PyTorch rows."""
+    """compare_pytorch in a process of its own: import and CUDA context are paid for once, and between two
+    configurations it holds no tensors, so that the steps find the memory free. `missing` says why there are no PyTorch
+    rows."""
 
     def __init__(self):
         self.pool = None

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the profiler line of each chapter and stores what it prints in docs/results/profiler/, for readers who may not read counters.
+"""Runs the profiler line of each chapter and stores what it prints in docs/results/profiler/, for readers who may not
+read counters.
 
     python3 plots/store_profiles.py --folder build [--out docs/results/profiler]
 
-The line is the chapter's own, `$ ncu ... ./step04 ...`; the file holds it and the profiler's part of the output. Needs a GPU, ncu and
-the permission to read counters. Exit codes: 0 stored, 2 bad arguments, 3 no ncu, 4 the profiler failed (nothing is stored for that step).
-"""
+The line is the chapter's own, `$ ncu ... ./step04 ...`; the file holds it and the profiler's part of the output. Needs
+a GPU, ncu and the permission to read counters. Exit codes: 0 stored, 2 bad arguments, 3 no ncu, 4 the profiler failed
+(nothing is stored for that step)."""
 
 import pathlib
 import re

@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""The swap check: a small trained GPT (plots/measuring/swap/) whose attention is replaced by a step's and its backward by step05's.
+"""The swap check: a small trained GPT (plots/measuring/swap/) whose attention is replaced by a step's and its backward
+by step05's.
 
     python3 plots/measuring/swap_check.py [--device auto|gpu|cpu] [--step step04] [--product cuda-cores|tensor-cores]
 
-The same weights and test text go through the model three times: in float64 (the truth), in fp32 with eager attention (three lines),
-and in fp32 with the steps. It passes when, measured against float64,
-  - the largest logit difference of the steps is at most twice that of eager,
-  - so is the relative L2 difference of the weights' gradients,
-  - the test loss is the same to six digits.
-With a step that has no fp32 the attention's inputs and outputs are fp16 in both, the rest stays fp32; instead of gradients the
-relative L2 difference of the logits is judged, and the loss is the same to three digits.
-The model is NumPy's, on the CPU. The steps run on the CPU executor, or (where PyTorch carries the tensors there) on the GPU.
-Exit codes: 0 passed, 1 not, 2 bad arguments, 3 something is missing here, 4 a CUDA error.
-"""
+The same weights and test text go through the model three times: in float64 (the truth), in fp32 with eager attention
+(three lines), and in fp32 with the steps. It passes when, measured against float64, - the largest logit difference of
+the steps is at most twice that of eager, - so is the relative L2 difference of the weights' gradients, - the test loss
+is the same to six digits. With a step that has no fp32 the attention's inputs and outputs are fp16 in both, the rest
+stays fp32; instead of gradients the relative L2 difference of the logits is judged, and the loss is the same to three
+digits. The model is NumPy's, on the CPU. The steps run on the CPU executor, or (where PyTorch carries the tensors
+there) on the GPU. Exit codes: 0 passed, 1 not, 2 bad arguments, 3 something is missing here, 4 a CUDA error."""
 
 import importlib.util
 import pathlib
@@ -30,8 +28,8 @@ HEAD_DIMS = (64, 128)  # to widen a head to where a step has nothing narrower
 
 
 class StepsAttention:
-    """model.py's attention by the steps, on NumPy arrays. `head_dim` is that of the step's tensors: zeros in added columns change
-    no score, and give columns of O that are cut off again."""
+    """model.py's attention by the steps, on NumPy arrays. `head_dim` is that of the step's tensors: zeros in added
+    columns change no score, and give columns of O that are cut off again."""
 
     def __init__(self, steps, step, dtype, head_dim, product=None, on_gpu=False):
         self.steps, self.step, self.dtype, self.head_dim, self.product, self.on_gpu = (
@@ -128,7 +126,8 @@ def verdict(truth, eager, swapped, dtype):
     e, s = differences(eager, truth), differences(swapped, truth)
     sequences, seqlen, _ = truth[0].shape
     print(
-        f"test set {sequences} x {seqlen} characters; test loss {truth[1]:.9f} in float64, {eager[1]:.9f} eager, {swapped[1]:.9f} ours "
+        f"test set {sequences} x {seqlen} characters; test loss {truth[1]:.9f} in float64, "
+        f"{eager[1]:.9f} eager, {swapped[1]:.9f} ours "
         "(nats per character)"
     )
     digits, allowed_loss = DIGITS[dtype]
@@ -178,7 +177,8 @@ def check(options):
     backward = f", its backward by {BACKWARD} ({METHOD})" if with_gradients else ", forward"
     place = "the GPU" if swapped.on_gpu else "the CPU executor"
     print(
-        f"attention in {swapped.dtype} by {options.step}{backward}, on {place}{', on ' + options.product if options.product else ''}"
+        f"attention in {swapped.dtype} by {options.step}{backward}, on "
+        f"{place}{', on ' + options.product if options.product else ''}"
     )
     return verdict(truth, run(weights, eager), run(weights, swapped), swapped.dtype)
 

@@ -1,17 +1,15 @@
-"""The tables and single figures that are made from results: as cells, as text, as Markdown. No figure in here is anything but a
-row's or the quotient of two rows'. Needs the standard library only."""
+"""The tables and single figures that are made from results: as cells, as text, as Markdown. No figure in here is
+anything but a row's or the quotient of two rows'. Needs the standard library only."""
 
 import math
 import statistics
 
-from plots.programs import TENSOR_CORES
 from plots.results import (
     CONFIGURATION,
     ResultsError,
     at,
     beside,
     name_of,
-    on_product,
     one_row,
     one_sweep,
     place,
@@ -34,7 +32,8 @@ NOTHING = "n/a: not measured (`make table` measures it)"
 BYTES_PER_ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
-# ---- cells --------------------------------------------------------------------------------------------------------------------
+# ---- cells
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def label(row):
@@ -77,11 +76,13 @@ def share(row):
     return "n/a" if value is None else f"{value:.2f}"
 
 
-# ---- tables: lists of lines of cells, the heading first. A line of two cells is a row that did not run, a line of one cell a note. ----
+# ---- tables: lists of lines of cells, the heading first. A line of two cells is a row that did not run, a line of one
+# cell a note. ----
 
 
 def speedup_table(results, **wanted):
-    """All methods of one configuration and pass on one GPU. In fp32 with the share of the allowance: PyTorch's rows have it there alone."""
+    """All methods of one configuration and pass on one GPU. In fp32 with the share of the allowance: PyTorch's rows
+    have it there alone."""
     found = sorted(rows(results, **wanted), key=place)
     if len({(row["gpu"], row["pass"], *(row[key] for key in CONFIGURATION)) for row in found}) > 1:
         raise ResultsError(
@@ -133,8 +134,8 @@ def speedup_table(results, **wanted):
 
 
 def times_table(results, columns, over=None, **wanted):
-    """Medians in ms, a line per method (on tensor cores one of its own) and pass, a column per value of `columns` (keys of a row); with
-    `over` the speedup over that method too."""
+    """Medians in ms, a line per method (on tensor cores one of its own) and pass, a column per value of `columns` (keys
+    of a row); with `over` the speedup over that method too."""
     found = rows(results, **wanted)
     if not found:
         return None
@@ -155,11 +156,13 @@ def times_table(results, columns, over=None, **wanted):
             fitting = [row for row in found if (name_of(row), row["pass"]) == (method, which) and head_of(row) == head]
             if len(fitting) > 1:
                 raise ResultsError(
-                    f"times: several rows fit {method} {which} at {' '.join(map(str, head))}; more selectors or columns choose one"
+                    f"times: several rows fit {method} {which} at {' '.join(map(str, head))}; more selectors or "
+                    "columns choose one"
                 )
             line.append(times_cell(results, fitting[0] if fitting else None, over))
         lines.append([label(sample) + (f" {which}" if several and which not in label(sample) else ""), *line])
-    why = {}  # {method and pass: {reason: columns}}, then {(reason, columns): methods and passes}: a reason is told once
+    # {method and pass: {reason: columns}}, then {(reason, columns): methods and passes}: a reason is told once
+    why = {}
     for row in sorted(found, key=lambda row: in_order(head_of(row))):
         if row["not_run"] is not None:
             places = why.setdefault((name_of(row), row["pass"]), {}).setdefault(row["not_run"], [])
@@ -213,8 +216,8 @@ def exponent(points):
 
 
 def article_table(results, **wanted):
-    """The article's four lines, naive against flash: kernels, where the N x N matrix lies, memory against N, exactness. From the rows of
-    one configuration, and from the scaling set for the exponent."""
+    """The article's four lines, naive against flash: kernels, where the N x N matrix lies, memory against N, exactness.
+    From the rows of one configuration, and from the scaling set for the exponent."""
     methods = ("step02", "eager", "step04", "SDPA flash")
     found = {method: one_row(results, method=method, **wanted) for method in methods}
     found = {method: row for method, row in found.items() if row is not None and row["not_run"] is None}
@@ -295,7 +298,8 @@ def growth(results, row):
     )
 
 
-# ---- text ---------------------------------------------------------------------------------------------------------------------
+# ---- text
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def markdown(lines):
@@ -312,7 +316,8 @@ def markdown(lines):
     return table + ("\n\nn/a:\n\n" + "\n".join(f"- {note}" for note in notes) if notes else "")
 
 
-# ---- a single figure --------------------------------------------------------------------------------------------------------
+# ---- a single figure
+# --------------------------------------------------------------------------------------------------------
 
 
 UNITS = {
@@ -333,8 +338,9 @@ UNITS = {
 
 
 def value_of(results, field, wanted):
-    """The value of a field of the row that fits, of its GPU (`device.`, `versions.`, ...), of its tile sweep (`sweep.`) or of the model
-    (`model.`), or the sum of several ("kernels.scores.time_ms+kernels.values.time_ms"). None where it is missing."""
+    """The value of a field of the row that fits, of its GPU (`device.`, `versions.`, ...), of its tile sweep (`sweep.`)
+    or of the model (`model.`), or the sum of several ("kernels.scores.time_ms+kernels.values.time_ms"). None where it
+    is missing."""
     if "+" in field:
         values = [value_of(results, part, wanted) for part in field.split("+")]
         return None if None in values else sum(values)
@@ -364,7 +370,8 @@ def value_of(results, field, wanted):
 
 
 def model(result, row):
-    """The two terms of the predicted time, in ms: executed FLOPs / R and expected HBM bytes / BW, with step00's R and BW. None without them."""
+    """The two terms of the predicted time, in ms: executed FLOPs / R and expected HBM bytes / BW, with step00's R and
+    BW. None without them."""
     product = (
         tile_product(result["device"], row["dtype"], row["head_dim"], row["product"]) if result.get("device") else None
     )
@@ -377,8 +384,8 @@ def model(result, row):
 
 
 def figure(results, field, fmt=".3g", unit=None, over=None, per=None, **wanted):
-    """A value as text. `over`: selectors of another row, whose value is divided by this one's (a time's speedup, a saving of bytes);
-    `per`: another field, by which this one's is divided. "n/a" where a row or a value is missing."""
+    """A value as text. `over`: selectors of another row, whose value is divided by this one's (a time's speedup, a
+    saving of bytes); `per`: another field, by which this one's is divided. "n/a" where a row or a value is missing."""
     value = value_of(results, field, wanted)
     if isinstance(value, str):
         return value

@@ -5,9 +5,8 @@
     python3 plots/tables/speedup_table.py --each seats/*.json                   a line per file: many machines, also with the same GPU
     python3 plots/tables/speedup_table.py shard*.json --merge FILE              makes one file of a GPU's shards
 
-Without files: all of docs/results/. plots/measuring/measure.py (make table) makes such files, docs/results/README.md describes them.
-Exit codes: 0 ok, 2 bad arguments or files.
-"""
+Without files: all of docs/results/. plots/measuring/measure.py (make table) makes such files, docs/results/README.md
+describes them. Exit codes: 0 ok, 2 bad arguments or files."""
 
 import pathlib
 import sys

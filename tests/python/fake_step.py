@@ -1,8 +1,8 @@
-"""Stands for a program of a build: prints a GPU's --json with figures that follow from the flags alone, so that measuring is tested
-without a GPU. A wrapper script gives its name first: fake_step.py step04 --json - --dtype fp16 ...
+"""Stands for a program of a build: prints a GPU's --json with figures that follow from the flags alone, so that
+measuring is tested without a GPU. A wrapper script gives its name first: fake_step.py step04 --json - --dtype fp16 ...
 
-Each call is noted in FAKE_STEP_LOG. FAKE_STEP_WRONG names a step whose result is wrong, FAKE_STEP_CRASH one that the counters end,
-FAKE_STEP_TOO_LARGE the seqlen from which step01 and step02 do not fit."""
+Each call is noted in FAKE_STEP_LOG. FAKE_STEP_WRONG names a step whose result is wrong, FAKE_STEP_CRASH one that the
+counters end, FAKE_STEP_TOO_LARGE the seqlen from which step01 and step02 do not fit."""
 
 import argparse
 import json

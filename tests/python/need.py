@@ -1,4 +1,5 @@
-"""What the Python tests share: where things are, and the exit code of a file whose tests cannot run here (ctest shows it as skipped)."""
+"""What the Python tests share: where things are, and the exit code of a file whose tests cannot run here (ctest shows
+it as skipped)."""
 
 import importlib.util
 import os

@@ -1,4 +1,5 @@
-"""The steps through the C interface and ctypes, on the CPU executor, against attention that PyTorch computed in float64."""
+"""The steps through the C interface and ctypes, on the CPU executor, against attention that PyTorch computed in
+float64."""
 
 from need import BUILD, LIBRARY, REPOSITORY, need
 
@@ -12,7 +13,8 @@ from plots.attention_steps import LibraryMissing, StepError, Steps
 
 DATA = REPOSITORY / "tests" / "data"
 CASES = sorted(folder.name for folder in DATA.iterdir() if (folder / "case.json").is_file())
-# Far below any mistake (a scale off by 1e-3 fails it) and above rounding: exactness to 1e-6 is the steps' own check, not this file's.
+# Far below any mistake (a scale off by 1e-3 fails it) and above rounding: exactness to 1e-6 is the steps' own check,
+# not this file's.
 # Two cases have large scores, whose rounding error becomes a relative error of P.
 TOLERANCE = {"large_scores": 1e-4, "rising_scores": 1e-4}
 

@@ -1,4 +1,5 @@
-"""plots/documents/check_docs.py: a sound set of documents passes, and each kind of fault is found at its line; so are faults planted in the real ones."""
+"""plots/documents/check_docs.py: a sound set of documents passes, and each kind of fault is found at its line; so are
+faults planted in the real ones."""
 
 import need  # noqa: F401
 
@@ -182,7 +183,7 @@ class Faults(Made):
             ("```console\n", 9 * "\n" + "```\n", 32, "a command in a plain block"),
             ("`[not a link](nowhere.md)`", "`./step04 --speed`", 4, "--speed: unknown flag"),
             ("`[not a link](nowhere.md)`", "\n    ./step04 --speed", 5, "--speed: unknown flag"),
-            ("`[not a link](nowhere.md)`", "`make tee`", 4, "No rule to make target"),
+            ("`[not a link](nowhere.md)`", "`make tee`", 4, "no rule to make target"),
         ):
             self.planted("README.md", was, now, f"README.md:{line}", what, "--only", "commands")
         (self.root / "build/step04").unlink()

@@ -199,7 +199,8 @@ class Compare(unittest.TestCase):
     def test_names_of_kernels(self):
         for kernel, name in (
             (
-                "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Traits<64>, false>(pytorch_flash::Flash_fwd_params)",
+                "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Traits<64>, "
+                "false>(pytorch_flash::Flash_fwd_params)",
                 "flash_fwd_kernel",
             ),
             (
@@ -212,7 +213,8 @@ class Compare(unittest.TestCase):
                 "cutlass_80_simt_sgemm_128x64_8x5_nn_align1",
             ),
             (
-                "void attention::on_gpu::step04::attention<attention::on_gpu::Tile<float, 128>>(attention::on_gpu::Mask)",
+                "void attention::on_gpu::step04::attention<attention::on_gpu::Tile<float, "
+                "128>>(attention::on_gpu::Mask)",
                 "attention",
             ),
             (

@@ -1,4 +1,5 @@
-"""The C interface, compare_pytorch.py and the swap check on a GPU. Skipped where PyTorch sees none; a library without GPU kernels fails."""
+"""The C interface, compare_pytorch.py and the swap check on a GPU. Skipped where PyTorch sees none; a library without
+GPU kernels fails."""
 
 from need import BUILD, LIBRARY, REPOSITORY, SKIPPED, need
 

@@ -1,4 +1,5 @@
-"""tests/gpu_round.py on programs that stand for a build's and for the tools: what runs, what fails, what is left out."""
+"""tests/gpu_round.py on programs that stand for a build's and for the tools: what runs, what fails, what is left
+out."""
 
 from need import REPOSITORY
 

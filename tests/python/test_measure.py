@@ -98,7 +98,8 @@ class Runner(unittest.TestCase):
         return json.loads((path or self.out).read_text(encoding="utf-8"))["rows"]
 
     def test_headline(self):
-        """Every program of the folder in every product that it describes, and PyTorch: a new step needs no entry anywhere."""
+        """Every program of the folder in every product that it describes, and PyTorch: a new step needs no entry
+        anywhere."""
         code, out, calls = self.run_table()
         self.assertEqual(code, 0, out)
         self.assertEqual(
@@ -107,7 +108,8 @@ class Runner(unittest.TestCase):
             "fp32 on both products, fp16; and sweeps of two dtypes and head_dims, not causal",
         )
         self.assertIn(
-            "step42 --json - --dtype fp16 --batch 4 --heads 16 --seqlen 4096 --head-dim 128 --causal --device gpu --check sample:64 --traffic auto",
+            "step42 --json - --dtype fp16 --batch 4 --heads 16 --seqlen 4096 --head-dim 128 --causal "
+            "--device gpu --check sample:64 --traffic auto",
             calls,
         )
         self.assertEqual(
@@ -120,7 +122,8 @@ class Runner(unittest.TestCase):
         self.assertEqual(len(loaded["rows"]), 4 * (6 + 5 + 8) + 4 * (7 + 8))
         self.assertRegex(
             out,
-            r"\[1/8\] fp32.*: \d+\.\d s \(step01 \d+\.\d, .*yardstick \d+\.\d, step01 on tensor cores .*PyTorch \d+\.\d\), \d+ of 19 rows\n",
+            r"\[1/8\] fp32.*: \d+\.\d s \(step01 \d+\.\d, .*yardstick \d+\.\d, step01 on tensor cores "
+            r".*PyTorch \d+\.\d\), \d+ of 19 rows\n",
         )
         self.assertRegex(
             out,
@@ -352,12 +355,12 @@ class WithoutGpu(unittest.TestCase):
             self.skipTest(f"no steps in {BUILD}")
         self.holder = tempfile.TemporaryDirectory()
         self.addCleanup(self.holder.cleanup)
-        for name in ("step00", "step04"):
+        for name in ("step00", "step04", "step06"):
             (pathlib.Path(self.holder.name) / name).symlink_to((BUILD / name).resolve())
 
     def test_steps_table(self):
         for flags, heading in (
-            ((), "fp32"),
+            (("--dtype", "fp32"), "fp32"),
             (("--product", "tensor-cores"), "fp32 on tensor cores"),
             (("--dtype", "fp16"), "fp16"),
         ):
@@ -367,6 +370,12 @@ class WithoutGpu(unittest.TestCase):
             self.assertEqual((code, err), (0, ""), flags)
             self.assertTrue(out.splitlines()[0].endswith(f": {heading}, batch 1, heads 2, N 64, d 64"), out)
             self.assertRegex(out, r"step04 +online softmax +PASS")
+            if heading == "fp32":
+                self.assertRegex(
+                    out, r"step06 +asynchronous pipeline +n/a: [^:;]*fp16[^:;]*\n$", "why, in a row of the table"
+                )
+            else:
+                self.assertRegex(out, r"step06 .*PASS")
         code, out, err = script(
             "tables/steps_table.py", "--folder", self.holder.name, "--device", "cpu", "--sweep-tiles", "--seqlen", "64"
         )

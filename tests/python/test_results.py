@@ -1,4 +1,5 @@
-"""Results files, the tables made from them, and the figures that documents take: on the stored results, and on changed copies."""
+"""Results files, the tables made from them, and the figures that documents take: on the stored results, and on changed
+copies."""
 
 from need import REPOSITORY, script
 
@@ -363,7 +364,8 @@ class Documents(InFolder):
         stored = store_profiles.profiler_part("step04", output)
         self.assertEqual(
             stored,
-            "step04\n  void attention<Tile>(Mask) (4096, 1, 1)x(128, 1, 1), Context 1\n    dram__bytes_read.sum       Mbyte         1.50\n",
+            "step04\n  void attention<Tile>(Mask) (4096, 1, 1)x(128, 1, 1), Context 1\n    "
+            "dram__bytes_read.sum       Mbyte         1.50\n",
         )
         self.assertEqual(store_profiles.profiler_part("step05", output), "", "no kernel of that step")
         self.write("docs/results/profiler/step04.txt", stored)

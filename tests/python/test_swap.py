@@ -44,7 +44,8 @@ def small_model(dtype=np.float64):
 
 
 class FakeSteps:
-    """Right attention on what it is handed, its output and dQ times a factor. It serves `dtypes`, and head_dims from `least` on."""
+    """Right attention on what it is handed, its output and dQ times a factor. It serves `dtypes`, and head_dims from
+    `least` on."""
 
     def __init__(self, dtypes=("float32",), least=1, factor=1.0, in_backward=1.0):
         self.dtypes, self.least, self.factor, self.in_backward = dtypes, least, factor, in_backward

@@ -1,8 +1,9 @@
 """The swap check's model in NumPy: a small GPT, its loss and its gradients, in whatever precision the weights have.
 
-A pre-norm transformer (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): token and position
-embeddings, layers of causal attention and an MLP with the tanh GELU, a last layer norm, a linear head. Only the layer norms have
-biases. The attention is a pair of functions handed in, so that it can be swapped while everything around it stays the same:
+A pre-norm transformer (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): token
+and position embeddings, layers of causal attention and an MLP with the tanh GELU, a last layer norm, a linear head.
+Only the layer norms have biases. The attention is a pair of functions handed in, so that it can be swapped while
+everything around it stays the same:
 
     forward(q, k, v) -> (o, saved)         q, k, v, o [batch, heads, seqlen, head_dim], causal, scale 1/sqrt(head_dim)
     backward(saved, d_o) -> (dq, dk, dv)    only where gradients are asked for
@@ -19,7 +20,8 @@ EPSILON = 1e-5  # of the layer norms, as PyTorch's default
 
 
 def load_model(path=FOLDER / "weights.npz"):
-    """(weights, config): arrays by name in float32; config has layers, heads, context, characters (a string, the vocabulary)."""
+    """(weights, config): arrays by name in float32; config has layers, heads, context, characters (a string, the
+    vocabulary)."""
     with np.load(path) as file:
         weights = {name: file[name] for name in file.files if name != "config"}
         return weights, json.loads(str(file["config"]))
@@ -35,7 +37,8 @@ def encode(text, config):
 
 
 def sequences(tokens, context):
-    """(inputs, targets), both [batch, context]: the text in pieces, each token's target its successor; a short last piece is left out."""
+    """(inputs, targets), both [batch, context]: the text in pieces, each token's target its successor; a short last
+    piece is left out."""
     batch = (len(tokens) - 1) // context
     if batch == 0:
         raise ValueError(f"the text has {len(tokens)} characters, the model's context is {context}")
@@ -64,8 +67,9 @@ class EagerAttention:
 
 
 def run(weights, config, inputs, targets, attention, gradients=True):
-    """(logits [batch, seqlen, characters], mean cross entropy in nats, gradients by weight name), computed in the weights' precision;
-    only the loss is taken in float64, from the logits as they are. Without `gradients` there are none."""
+    """(logits [batch, seqlen, characters], mean cross entropy in nats, gradients by weight name), computed in the
+    weights' precision; only the loss is taken in float64, from the logits as they are. Without `gradients` there are
+    none."""
     backward = []  # one function per stage: gradient of its output -> gradient of its input
     kept = {}
 

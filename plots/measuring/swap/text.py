@@ -3,10 +3,9 @@
 
     python3 plots/measuring/swap/text.py
 
-Small scenes from a grammar of our own. Each scene names things, their colours and their places, and later asks for them or says a
-sentence again: what comes next stands some hundred characters further back, which is what attention is for. The test set holds no
-scene of the training set.
-"""
+Small scenes from a grammar of our own. Each scene names things, their colours and their places, and later asks for them
+or says a sentence again: what comes next stands some hundred characters further back, which is what attention is for.
+The test set holds no scene of the training set."""
 
 import pathlib
 import random

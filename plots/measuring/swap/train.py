@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the swap check's model on train.txt and writes weights.npz beside this file. Needs NumPy; minutes on two CPU cores.
+"""Trains the swap check's model on train.txt and writes weights.npz beside this file. Needs NumPy; minutes on two CPU
+cores.
 
     python3 plots/measuring/swap/train.py [--steps 1600] [--out FILE]
 
