@@ -185,6 +185,8 @@ inline void backward(const Problem& p, const Tensors& t) {
 
 inline std::vector<KernelCost> forward_cost(const Problem& p) { return step06::cost(with_first_tile(p, step06::tiles(p))); }
 
+inline std::vector<KernelCost> cost(const Problem& p) { return one_pass_cost(p, p.seqlen_q); }
+
 inline std::vector<Scratch> scratch(const Problem& p) { return one_pass_scratch(p, turns_of(p)); }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
@@ -207,7 +209,7 @@ inline Step step() {
           .default_dtype = Dtype::fp16, .refusal = refusal,
           .techniques = {any_order()},
           .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
-                      {.name = "one-pass backward", .backward = true, .scratch = scratch, .cost = one_pass_cost, .prepare = forward,
+                      {.name = "one-pass backward", .backward = true, .scratch = scratch, .cost = cost, .prepare = forward,
                        .run = backward, .any_order = "dq"}}};
 }
 

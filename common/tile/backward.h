@@ -83,7 +83,8 @@ inline Problem with_first_tile(Problem p, const std::vector<TileChoice>& tiles) 
 }
 
 /// Five products per visited tile: S, dP, dV, dK, dQ. Row numbers and shares of dQ are those of whole tiles.
-inline std::vector<KernelCost> one_pass_cost(const Problem& p) {
+/// Of each head's sums the last kernel loads `converted` rows.
+inline std::vector<KernelCost> one_pass_cost(const Problem& p, int64_t converted) {
   const Visits visits = visits_by_key_blocks(p, p.tile.br, p.tile.bc);
   const int64_t padded = p.heads_total() * padded_rows(p), asked_rows = visits.tiles * visits.loop * p.heads_total();
   const int64_t asked_q = visits.rows * p.row(), sums = padded * p.head_dim;
@@ -92,7 +93,7 @@ inline std::vector<KernelCost> one_pass_cost(const Problem& p) {
           KernelCost("dQ dK dV", p).loads("K", p.Xk(), p.Xk()).loads("V", p.Xk(), p.Xk()).loads("Q", asked_q, p.Xq()).loads("dO", asked_q, p.Xq())
               .loads("lse2", asked_rows, padded).loads("delta", asked_rows, padded).loads("dQ sums", 0, sums)
               .stores("dQ sums", asked_rows * p.head_dim, sums).stores("dK", p.Xk(), p.Xk()).stores("dV", p.Xk(), p.Xk()).multiplies(visits, 5),
-          KernelCost("convert dQ", p).loads("dQ sums", p.Xq(), p.Xq()).stores("dQ", p.Xq(), p.Xq())};
+          KernelCost("convert dQ", p).loads("dQ sums", converted * p.row(), converted * p.row()).stores("dQ", p.Xq(), p.Xq())};
 }
 
 /// `turns`: words that order the additions, where a fixed order is asked for.

@@ -176,7 +176,7 @@ __device__ __forceinline__ void add_tile(Global<float> to, const Fragment<Rows, 
   ATTN_UNROLL for (int i = 0; i < from.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < from.kCols; j += 2) {
       const int64_t row = row0 + from.row(i), col = col0 + from.col(j);
-      if (row < to.rows && col < to.cols) to.add_pair(row, col, from(i, j), from(i, j + 1));
+      if (row < to.rows && col < to.cols) to.template add_run<2>(row, col, &from.value[i][j]);
     }
 }
 

@@ -128,12 +128,17 @@ struct Global {
     executor::block_view.requested[tensor_].store += N * sizeof(T);
     for (int n = 0; n < N; ++n) to[n] = from_float<E>(values[n]);
   }
-  /// atomicAdd: adds two neighbours to what is there (fp32 alone). Its bytes count as stored: what goes out is the numbers to add.
-  void add_pair(int64_t row, int64_t col, float first, float second, ATTN_CALLER) const {
-    T* to = checked("add", 2, row, col, file, line);
-    executor::block_view.requested[tensor_].store += 2 * sizeof(T);
-    std::atomic_ref(to[0]).fetch_add(first, std::memory_order_relaxed);  // other blocks' OS threads add here too
-    std::atomic_ref(to[1]).fetch_add(second, std::memory_order_relaxed);
+  /// atomicAdd: adds N neighbours to what is there (fp32 alone). Its bytes count as stored: what goes out is the numbers to add.
+  template <int N>
+  void add_run(int64_t row, int64_t col, const float* values, ATTN_CALLER) const {
+    T* to = checked("add", N, row, col, file, line);
+    executor::block_view.requested[tensor_].store += N * sizeof(T);
+    for (int n = 0; n < N; ++n) std::atomic_ref(to[n]).fetch_add(values[n], std::memory_order_relaxed);  // other blocks' OS threads add here too
+  }
+  /// `count` neighbours for the copy engine, which counts their bytes.
+  executor::BulkCopy run(int64_t row, int64_t col, int count, ATTN_CALLER) const {
+    checked("copy", 1, row, col, file, line), checked("copy", 1, row, col + count - 1, file, line);
+    return {.data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(data + row * cols + col)), .bytes = count * static_cast<int64_t>(sizeof(T)), .tensor = tensor_};
   }
 
  private:

@@ -71,22 +71,16 @@ __device__ __forceinline__ void copy_box_back(const TensorMap& to, const void* f
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                ::"l"(&to), "r"(sram_address(from)), "r"(0), "r"(row), "r"(panel), "r"(head) : "memory");
 }
-/// cp.async.bulk, HBM to SRAM: one thread starts the copy of `bytes` neighbouring bytes, a multiple of 16; both addresses are, too.
-__device__ __forceinline__ void copy_run(void* to, const void* from, int bytes, Barrier& done) {
+/// cp.async.bulk, HBM to SRAM: one thread starts the copy of Count neighbours of a tensor that has one row, from `col` on: whole multiples of
+/// 16 bytes, and so where they lie.
+template <class E, int Count>
+__device__ __forceinline__ void copy_run(E (&to)[Count], Global<const E> from, int64_t col, Barrier& done) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(sram_address(to)), "l"(from), "r"(bytes), "r"(sram_address(&done.state)) : "memory");
-}
-/// cp.reduce.async.bulk, SRAM to HBM: one thread starts the addition of `bytes` / 4 neighbouring fp32 numbers to those at `to`.
-__device__ __forceinline__ void add_run_back(float* to, const float* from, int bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
-               ::"l"(to), "r"(sram_address(from)), "r"(bytes) : "memory");
-}
-/// red.add.v4: adds four numbers to those at `to`, a multiple of 16 bytes; nothing comes back, and nobody waits.
-__device__ __forceinline__ void add_four(float* to, float x, float y, float z, float w) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+               ::"r"(sram_address(to)), "l"(from.data + col), "r"(static_cast<int>(sizeof to)), "r"(sram_address(&done.state)) : "memory");
 }
 /// stmatrix: four 8x8 matrices of 16-bit elements to SRAM; lane l passes the address of row l % 8 of matrix l / 8. load_matrices turned round.
-__device__ __forceinline__ void store_matrices(void* row, const uint32_t (&x)[4]) {
+template <class E>
+__device__ __forceinline__ void store_matrices(E* row, const uint32_t (&x)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(sram_address(row)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }

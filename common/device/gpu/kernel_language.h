@@ -102,14 +102,16 @@ struct Global {
     ATTN_UNROLL for (int n = 0; n < N; ++n) run.element[n] = from_float<E>(values[n]);
     *reinterpret_cast<decltype(run)*>(data + row * cols + col) = run;
   }
-  /// atomicAdd: adds two neighbours to what is there (fp32 alone). Blocks add in no given order, so that a sum's last bits may differ from
-  /// run to run.
-  __device__ void add_pair(int64_t row, int64_t col, float first, float second) const {
+  /// atomicAdd: adds N neighbours, 2 or 4, to what is there (fp32 alone). Blocks add in no given order, so that a sum's last bits may differ
+  /// from run to run. One access on sm_90 and newer.
+  template <int N>
+  __device__ void add_run(int64_t row, int64_t col, const float* values) const {
     E* const to = data + row * cols + col;
 #if __CUDA_ARCH__ >= 900
-    atomicAdd(reinterpret_cast<float2*>(to), make_float2(first, second));
+    if constexpr (N == 4) atomicAdd(reinterpret_cast<float4*>(to), make_float4(values[0], values[1], values[2], values[3]));
+    else atomicAdd(reinterpret_cast<float2*>(to), make_float2(values[0], values[1]));
 #else
-    atomicAdd(to, first), atomicAdd(to + 1, second);
+    ATTN_UNROLL for (int n = 0; n < N; ++n) atomicAdd(to + n, values[n]);
 #endif
   }
 };
