@@ -370,10 +370,10 @@ inline void wait_turn(unsigned* turn, unsigned mine, ATTN_CALLER) {
       if (std::chrono::steady_clock::now() - begin > kTooLong) executor::report({file, line}, "waits for a turn that no block passes on");
     }
   }
-  __syncwarp(file, line);
+  __syncwarp(kAllLanes, file, line);
 }
 inline void pass_turn(unsigned* turn, ATTN_CALLER) {
-  __syncwarp(file, line);
+  __syncwarp(kAllLanes, file, line);
   if (threadIdx.x % executor::kWarp == 0) std::atomic_ref(*turn).fetch_add(1, std::memory_order_release);
 }
 
