@@ -10,7 +10,7 @@
 //   HBM       9X + 5L elements, and dQ in fp32 four times, as step10
 //   executes  10 N^2 d FLOPs per head          extra memory  2L, dQ in fp32
 //
-//   make step11 && ./step11          (a Hopper GPU; --no-turns, --no-ahead show what each is worth; --deterministic: dQ in a fixed order)
+//   make step11 && ./step11          (--no-turns, --no-ahead show what each is worth; --deterministic: dQ in a fixed order)
 #include "common/step/step.h"
 #include "common/tile/backward.h"
 #include "common/tile/view.h"
