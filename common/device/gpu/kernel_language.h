@@ -103,13 +103,15 @@ struct Global {
     *reinterpret_cast<decltype(run)*>(data + row * cols + col) = run;
   }
   /// atomicAdd: adds N neighbours, 2 or 4, to what is there (fp32 alone). Blocks add in no given order, so that a sum's last bits may differ
-  /// from run to run. One access on sm_90 and newer.
+  /// from run to run. On sm_90 and newer it is one instruction (PTX ISA, "red").
   template <int N>
   __device__ void add_run(int64_t row, int64_t col, const float* values) const {
     E* const to = data + row * cols + col;
 #if __CUDA_ARCH__ >= 900
-    if constexpr (N == 4) atomicAdd(reinterpret_cast<float4*>(to), make_float4(values[0], values[1], values[2], values[3]));
-    else atomicAdd(reinterpret_cast<float2*>(to), make_float2(values[0], values[1]));
+    if constexpr (N == 4)
+      asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]) : "memory");
+    else
+      asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(values[0]), "f"(values[1]) : "memory");
 #else
     ATTN_UNROLL for (int n = 0; n < N; ++n) atomicAdd(to + n, values[n]);
 #endif
