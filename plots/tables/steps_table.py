@@ -8,12 +8,12 @@ Every figure comes from the steps' --json; a value that a run does not have show
 
 import json
 import pathlib
-import subprocess
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.programs import CANNOT_SERVE, described
-from plots.script import REPOSITORY, OneLineParser, bytes_text, end_with, last_line, table_text
+from plots.script import REPOSITORY, OneLineParser, bytes_text, call, end_with, last_line, table_text
 
 
 def size(load_store):
@@ -67,19 +67,19 @@ def main():
     if not programs:
         parser.exit(2, f"no step in {options.folder}: build them first (make steps)\n")
 
-    runs, worst_code = [], 0
+    runs, refused, worst_code = [], [], 0
     for program in programs:
         command = [program["path"], *step_flags, "--json", "-"]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
-        )
-        if done.returncode != 0:  # one that refuses this problem is left out
-            worst_code = worst_code or (done.returncode if done.returncode != CANNOT_SERVE else 0)
-            print(f"{program['id']}: exit {done.returncode}: {last_line(done.stderr)}", file=sys.stderr)
-        if done.stdout:
-            runs.append(json.loads(done.stdout))
-    runs_with_methods = [run for run in runs if "methods" in run]
-    if len(runs_with_methods) < len(runs):
+        code, stdout, stderr = call(command)
+        if code == CANNOT_SERVE:  # its reason, without what to do instead
+            reason = re.split(r"[:;] ", re.sub(rf"^{program['id']}:? ", "", last_line(stderr)))[0]
+            refused.append([program["id"], program["title"], f"n/a: {reason}"])
+        elif code != 0:
+            worst_code = worst_code or code
+            print(f"{program['id']}: exit {code}: {last_line(stderr)}", file=sys.stderr)
+        if stdout:
+            runs.append(json.loads(stdout))
+    if any("methods" not in run for run in runs):
         parser.error("--sweep-tiles asks a step for another report than this table's: run the step itself")
     if runs:
         print(heading(runs[0]))
@@ -87,7 +87,10 @@ def main():
         lines = [["step", "method", "exact", "of allowance", "requested", "HBM expected", "extra memory", time]]
         for run in runs:
             lines += [row(run, method, n == 0, runs[0]["dtype"]) for n, method in enumerate(run["methods"])]
+        lines += refused
         print("\n".join(table_text(lines, left=3)))
+    for line in refused if not runs else []:
+        print(" ".join(line), file=sys.stderr)
     return worst_code if runs else worst_code or CANNOT_SERVE
 
 

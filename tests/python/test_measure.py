@@ -355,12 +355,12 @@ class WithoutGpu(unittest.TestCase):
             self.skipTest(f"no steps in {BUILD}")
         self.holder = tempfile.TemporaryDirectory()
         self.addCleanup(self.holder.cleanup)
-        for name in ("step00", "step04"):
+        for name in ("step00", "step04", "step06"):
             (pathlib.Path(self.holder.name) / name).symlink_to((BUILD / name).resolve())
 
     def test_steps_table(self):
         for flags, heading in (
-            ((), "fp32"),
+            (("--dtype", "fp32"), "fp32"),
             (("--product", "tensor-cores"), "fp32 on tensor cores"),
             (("--dtype", "fp16"), "fp16"),
         ):
@@ -370,6 +370,12 @@ class WithoutGpu(unittest.TestCase):
             self.assertEqual((code, err), (0, ""), flags)
             self.assertTrue(out.splitlines()[0].endswith(f": {heading}, batch 1, heads 2, N 64, d 64"), out)
             self.assertRegex(out, r"step04 +online softmax +PASS")
+            if heading == "fp32":
+                self.assertRegex(
+                    out, r"step06 +asynchronous pipeline +n/a: [^:;]*fp16[^:;]*\n$", "why, in a row of the table"
+                )
+            else:
+                self.assertRegex(out, r"step06 .*PASS")
         code, out, err = script(
             "tables/steps_table.py", "--folder", self.holder.name, "--device", "cpu", "--sweep-tiles", "--seqlen", "64"
         )
