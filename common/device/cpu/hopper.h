@@ -60,9 +60,6 @@ __forceinline__ void commit_copies_back(ATTN_CALLER) { executor::commit_bulk_cop
 __forceinline__ void wait_until_copies_back_have_read(ATTN_CALLER) { executor::wait_bulk_copies_back({file, line}); }
 __forceinline__ void stores_visible_to_engines(ATTN_CALLER) { executor::fence_stores({file, line}); }
 
-template <class E>
-uint32_t pack_pair(float low, float high) { return pack<E>(low, high); }
-
 // ---- registers ---------------------------------------------------------------------------------------------------------------
 
 template <int Registers>
