@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <=
                 228 * 1024);  // of an SM; 1024 bytes of each block are the system's
   auto& sram = aligned_sram<Sram<T>>();
-  const auto [head, q0] = order.queries(blockIdx.x, T::kBr);
+  const auto [head, q0] = order.descending(blockIdx.x, T::kBr);
   const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
   const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
   const bool leader = threadIdx.x == 0;

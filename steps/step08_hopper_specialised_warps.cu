@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
           sram.q_full.arrive();
           break;
         }
-        const auto [head, q0] = order.queries(tile, T::kBr);
+        const auto [head, q0] = order.descending(tile, T::kBr);
         const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
         copy_tile(sram.q(), Q, q0, head, sram.q_full);
         for (int j = 0; j < tiles; ++j, ring.next()) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
       sram.q_full.wait(round & 1);
       const int tile = sram.tile;
       if (tile < 0) break;
-      const auto [head, q0] = order.queries(tile, T::kBr);
+      const auto [head, q0] = order.descending(tile, T::kBr);
       const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
 
       // The first tile's scores and the last tile's P V stand outside of the loop. One loop with `if (j > 0)` would
