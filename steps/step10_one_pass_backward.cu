@@ -53,8 +53,7 @@ keys_backward(
   auto& sram = dynamic_sram<Sram<T>>();
   const int number = Ordered ? number_of_block(turns, sram.number) : static_cast<int>(blockIdx.x);
   const Order order = Order::of_grid(ceil_div(mask.seqlen_k, T::kBr), mask.causal ? kTogetherBackward : 1);
-  const auto [head, row0] = order.keys(number, T::kBr);
-  const int k0 = Ordered ? (order.tiles - 1) * T::kBr - row0 : row0;
+  const auto [head, k0] = Ordered ? order.descending(number, T::kBr) : order.ascending(number, T::kBr);
   const int warp = threadIdx.x / 32, warp_row0 = warp * T::kWarpRows;
   const int dq_row = warp % (kQueries / kDqRows) * kDqRows, dq_col = warp / (kQueries / kDqRows) * kDqCols;
   const int first = mask.queries_begin(k0) / kQueries * kQueries, end = mask.seqlen_q;

@@ -81,8 +81,7 @@ keys_backward(
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   const int query_tiles = (mask.seqlen_q + Bc - 1) / Bc;
   const int number = Ordered ? number_of_block(turns, sram.number) : static_cast<int>(blockIdx.x);
-  const auto [head, row0] = order.keys(number, T::kBr);
-  const int k0 = Ordered ? (order.tiles - 1) * T::kBr - row0 : row0;
+  const auto [head, k0] = Ordered ? order.descending(number, T::kBr) : order.ascending(number, T::kBr);
   const int first = mask.queries_begin(k0) / Bc;
 
   if (threadIdx.x == 0) {
@@ -223,7 +222,7 @@ keys_backward(
   // dV takes the place of V, which nobody else reads; dK that of K when both warpgroups' last dQ is done
   const auto store = [&](float (&x)[D / 2], SwizzledTile<E, 128, D>& stage, const TensorMap& to) {
     ATTN_UNROLL for (int n = 0; n < D / 2; n += 2)
-      *reinterpret_cast<uint32_t*>(stage.write(warp_row + sum_row(lane, n), sum_col(lane, n), 2)) = pack_pair<E>(x[n], x[n + 1]);
+      *reinterpret_cast<uint32_t*>(stage.write(warp_row + sum_row(lane, n), sum_col(lane, n), 2)) = pack<E>(x[n], x[n + 1]);
     stores_visible_to_engines();
     __syncwarp();  // all 16 rows are there
     if (speaker && k0 + warp_row < mask.seqlen_k) {

@@ -81,9 +81,6 @@ void store_matrices(E* row, const uint32_t (&x)[4], ATTN_CALLER) {
   executor::warp_collective(store_matrices_of_warp, &deposit, {file, line});
 }
 
-template <class E>
-uint32_t pack_pair(float low, float high) { return pack<E>(low, high); }
-
 // ---- registers ---------------------------------------------------------------------------------------------------------------
 
 template <int Registers>

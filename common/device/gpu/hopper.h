@@ -91,18 +91,6 @@ __device__ __forceinline__ void wait_until_copies_back_have_read() { asm volatil
 /// fence.proxy.async: what this thread has stored in SRAM is visible to the copy engine and the tensor cores.
 __device__ __forceinline__ void stores_visible_to_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// cvt.rn: two neighbours become one register in one instruction, the first in the low half.
-template <class E>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  if constexpr (std::is_same_v<E, half>) {
-    half2 both = __floats2half2_rn(low, high);
-    return reinterpret_cast<uint32_t&>(both);
-  } else {
-    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<uint32_t&>(both);
-  }
-}
-
 // ---- registers ---------------------------------------------------------------------------------------------------------------
 
 /// setmaxnreg: from here on a thread of this warpgroup has that many registers; what some give up others can take.
