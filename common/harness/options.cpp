@@ -133,7 +133,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal");
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
   std::map<std::string, bool> left_out;
-  for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
+  for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
   value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event");
   bool described = false;

@@ -27,6 +27,7 @@ struct MethodResult {
   std::vector<LaunchRecord> launches;   // what was timed or counted, in the same order; empty for a plan
   std::vector<Scratch> scratch;         // LSE and the method's own: what it takes beyond q, k, v, o and gradients
   std::vector<CheckResult> checks;      // empty with --check none
+  std::optional<double> spread;         // of the output that blocks add up in any order, between runs: relative L2
   std::optional<TimeStats> time;
   std::vector<executor::FilmedLaunch> film;  // --film
   std::optional<MeasuredTraffic> measured;  // empty: not asked for, or nothing ran

@@ -94,7 +94,7 @@ std::string tensor_name(int id);
 /// `caller` is an address in the kernel, by which the report can name the lines that an inlined function was called from.
 [[noreturn]] void report(SourceLine place, const std::string& what, const void* caller = nullptr);
 
-/// An access to HBM that leaves its head's rows x cols, is misaligned, or goes to a null tensor. `access` is "load" or "store".
+/// An access to HBM that leaves its head's rows x cols, is misaligned, or goes to a null tensor. `access` is "load", "store" or "add".
 struct HbmAccess {
   const char* access;
   int tensor;

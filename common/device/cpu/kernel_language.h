@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <thread>
 #include <type_traits>
 
 #include "common/device/cpu/executor.h"
@@ -133,6 +135,18 @@ struct Global {
     T* to = checked("store", N, row, col, file, line);
     executor::block_view.requested[tensor_].store += N * sizeof(T);
     for (int n = 0; n < N; ++n) to[n] = from_float<E>(values[n]);
+  }
+  /// atomicAdd: adds N neighbours to what is there (fp32 alone). Its bytes count as stored: what goes out is the numbers to add.
+  template <int N>
+  void add_run(int64_t row, int64_t col, const float* values, ATTN_CALLER) const {
+    T* to = checked("add", N, row, col, file, line);
+    executor::block_view.requested[tensor_].store += N * sizeof(T);
+    for (int n = 0; n < N; ++n) std::atomic_ref(to[n]).fetch_add(values[n], std::memory_order_relaxed);  // other blocks' OS threads add here too
+  }
+  /// `count` neighbours for the copy engine, which counts their bytes.
+  executor::BulkCopy run(int64_t row, int64_t col, int count, ATTN_CALLER) const {
+    checked("copy", 1, row, col, file, line), checked("copy", 1, row, col + count - 1, file, line);
+    return {.data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(data + row * cols + col)), .bytes = count * static_cast<int64_t>(sizeof(T)), .tensor = tensor_};
   }
 
  private:
@@ -356,6 +370,24 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = executor:
 /// Adds to a number in HBM, whichever blocks do so at the same time; what it was before.
 template <class T>
 T atomicAdd(T* at, T value) { return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed); }
+
+/// Blocks that do something one after the other: `turn` counts those that have. Another block's OS thread passes it; a block of its own does
+/// not, so `mine` must be of a block that has begun.
+inline void wait_turn(unsigned* turn, unsigned mine, ATTN_CALLER) {
+  constexpr auto kTooLong = std::chrono::seconds(60);
+  if (threadIdx.x % executor::kWarp == 0) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::atomic_ref(*turn).load(std::memory_order_acquire) != mine) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() - begin > kTooLong) executor::report({file, line}, "waits for a turn that no block passes on");
+    }
+  }
+  __syncwarp(kAllLanes, file, line);
+}
+inline void pass_turn(unsigned* turn, ATTN_CALLER) {
+  __syncwarp(kAllLanes, file, line);
+  if (threadIdx.x % executor::kWarp == 0) std::atomic_ref(*turn).fetch_add(1, std::memory_order_release);
+}
 
 /// kernel<<<grid, block, sram_bytes>>>(args...) on the executor; returns when the grid has ended.
 /// Throws as executor::run_grid does, naming the kernel.
