@@ -66,13 +66,12 @@ keys_backward(
     load_row_async(to.lse, lse2.head(head), q0);
     load_row_async(to.delta, delta.head(head), q0);
   };
+  const auto turn_of = [&](int q0) { return turns + 1 + (int64_t{head} * (dQ_sums.rows / kQueries) + q0 / kQueries) * kWarps + warp; };
   const auto add_dq = [&](int q0, int place) {
     Fragment<kDqRows, kDqCols, 4, 2> dq(dq_row);
     multiply_atb(dq, sram.ds[place], sram.k, dq_col);
-    unsigned* const turn = turns + 1 + (int64_t{head} * (dQ_sums.rows / kQueries) + q0 / kQueries) * kWarps + warp;
-    if (Ordered) wait_turn(turn, static_cast<unsigned>((mask.keys_end(q0 + kQueries) - 1) / T::kBr - k0 / T::kBr));
+    if (Ordered) wait_turn(turn_of(q0), static_cast<unsigned>((mask.keys_end(q0 + kQueries) - 1) / T::kBr - k0 / T::kBr));
     add_tile(dQ_sums.head(head), dq, q0, dq_col);
-    if (Ordered) pass_turn(turn);
   };
 
   load_tile_async<T::kThreads>(sram.k, K.head(head), k0);
@@ -94,25 +93,24 @@ keys_backward(
     typename T::Scores p(warp_row0), ds(warp_row0);
     multiply_abt(p, sram.k, queries.q);
     multiply_abt(ds, sram.v, queries.d_o);
+    if (Ordered && q0 > first) pass_turn(turn_of(q0 - kQueries));  // two products later: what was added has arrived by now
+    const bool all_visible = mask.all_visible(q0, kQueries, k0, T::kBr);
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
-      const float lse = queries.lse.load(0, p.col(j));
-      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) p(i, j) = exp2_or_zero(fmaf(scale, p(i, j), -lse));
-    }
-    if (!mask.all_visible(q0, kQueries, k0, T::kBr)) {
-      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i)
-        ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
-          if (!mask.visible(q0 + p.col(j), k0 + p.row(i))) p(i, j) = 0;
-    }
-    ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
-      const float row_delta = queries.delta.load(0, p.col(j));
-      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) ds(i, j) = p(i, j) * (ds(i, j) - row_delta);  // softmax_scale comes last, to dK and dQ
+      const float lse = queries.lse.load(0, p.col(j)), row_delta = queries.delta.load(0, p.col(j));
+      ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
+        const bool visible = all_visible || mask.visible(q0 + p.col(j), k0 + p.row(i));
+        p(i, j) = visible ? exp2_or_zero(fmaf(scale, p(i, j), -lse)) : 0;
+        ds(i, j) = p(i, j) * (ds(i, j) - row_delta);  // softmax_scale comes last, to dK and dQ
+      }
     }
     multiply_ab(dv, p, in_registers, queries.d_o);
     multiply_ab(dk, ds, in_registers, queries.q);
     store_tile(sram.ds[place], ds);
   }
   __syncthreads();   // the last dS^T is complete
-  add_dq((end - 1) / kQueries * kQueries, place ^ 1);
+  const int last = (end - 1) / kQueries * kQueries;
+  add_dq(last, place ^ 1);
+  if (Ordered) pass_turn(turn_of(last));
 
   ATTN_UNROLL for (int i = 0; i < dk.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < dk.kCols; ++j) dk(i, j) *= softmax_scale;

@@ -137,6 +137,7 @@ keys_backward(
     note_sram_read(at, sizeof(float2));
     return *reinterpret_cast<const float2*>(at);
   };
+  const auto turn_of = [&](int j) { return turns + 1 + ((int64_t{head} * query_tiles + j) * kConsumers + me) * 4 + thread / 32; };
   const auto tile = [&](int j, auto last) {
     constexpr bool kLast = decltype(last)::value;
     const int i = ring.stage, parity = ring.parity;
@@ -167,6 +168,7 @@ keys_backward(
             if (8 * n + r < begin) s[4 * n + 2 * c + r] = 0;
       }
     }
+    if (Ordered && j > first) pass_turn(turn_of(j - 1));  // a tile later: what was added has arrived by now
     uint32_t p[Bc / 16][4], ds[Bc / 16][4];
     pack_weights<E>(p, s);
     wait_products<0>();
@@ -202,10 +204,8 @@ keys_backward(
     if (Turns) Turn<kConsumers>::pass(me);
     wait_products<!kLast && Ahead ? 1 : 0>();  // dQ
     fence_registers(dq);
-    unsigned* const turn = turns + 1 + ((int64_t{head} * query_tiles + j) * kConsumers + me) * 4 + thread / 32;
-    if (Ordered) wait_turn(turn, static_cast<unsigned>((mask.keys_end(q0 + Bc) - 1) / T::kBr - k0 / T::kBr));
+    if (Ordered) wait_turn(turn_of(j), static_cast<unsigned>((mask.keys_end(q0 + Bc) - 1) / T::kBr - k0 / T::kBr));
     ATTN_UNROLL for (int n = 0; n < 8; ++n) dQ_sums.head(head).template add_run<4>((j * kConsumers + me) * 8 + n, thread * 4, &dq[4 * n]);
-    if (Ordered) pass_turn(turn);
     if (!kLast && !Ahead) {
       sram.q_full[ring.stage].wait(ring.parity);
       begin_products();
@@ -218,6 +218,7 @@ keys_backward(
   };
   ATTN_UNROLL_1 for (int j = first; j < query_tiles - 1; ++j) tile(j, std::false_type{});
   tile(query_tiles - 1, std::true_type{});
+  if (Ordered) pass_turn(turn_of(query_tiles - 1));
 
   // dV takes the place of V, which nobody else reads; dK that of K when both warpgroups' last dQ is done
   const auto store = [&](float (&x)[D / 2], SwizzledTile<E, 128, D>& stage, const TensorMap& to) {
