@@ -103,7 +103,7 @@ struct Global {
     *reinterpret_cast<decltype(run)*>(data + row * cols + col) = run;
   }
   /// atomicAdd: adds N neighbours, 2 or 4, to what is there (fp32 alone). Blocks add in no given order, so that a sum's last bits may differ
-  /// from run to run. On sm_90 and newer it is one instruction (PTX ISA, "red").
+  /// from run to run. On sm_90 and newer it is one instruction (for four of them CUDA has no name that returns nothing: PTX ISA, "red").
   template <int N>
   __device__ void add_run(int64_t row, int64_t col, const float* values) const {
     E* const to = data + row * cols + col;
@@ -111,7 +111,7 @@ struct Global {
     if constexpr (N == 4)
       asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]) : "memory");
     else
-      asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(values[0]), "f"(values[1]) : "memory");
+      atomicAdd(reinterpret_cast<float2*>(to), make_float2(values[0], values[1]));
 #else
     ATTN_UNROLL for (int n = 0; n < N; ++n) atomicAdd(to + n, values[n]);
 #endif
