@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   const auto [head, q0] = order.descending(blockIdx.x, T::kBr);
   const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
   const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
+  const int all_see = mask.keys_seen(q0 + warp_row);  // keys before this one are seen by every row of the warp
   const bool leader = threadIdx.x == 0;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
 
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     wait_products<0>();
     fence_registers(s);
 
-    apply_mask(mask, s, q0 + warp_row, j * T::kBc);
+    if ((j + 1) * T::kBc > all_see) mask.apply_on_edge(SumsView(s), q0 + warp_row, j * T::kBc);
     update_maxima(s, m, l, alpha, shift, by, scale);
     scale_rows(o, alpha);
     exponentiate(s, shift, by, l);
