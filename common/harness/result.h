@@ -71,6 +71,13 @@ struct RunResult {
   std::string not_saved;                 // why it could not ("" = it could, or was not asked to)
 };
 
+constexpr const char* kPlanned = "nothing ran (--plan)";
+
+/// Why there is nothing that a run of the method would have told.
+inline std::string no_run_reason(const RunResult& result, const MethodResult& method) {
+  return result.planned_only ? kPlanned : method.not_run.empty() ? "the result was wrong" : method.not_run;
+}
+
 /// The CPU executor ran the method, and so counted.
 inline bool has_counts(const RunResult& result, const MethodResult& method) { return result.device == DeviceKind::cpu && !method.launches.empty(); }
 

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 
+#include "common/base/json.h"
 #include "common/base/text.h"
 
 
@@ -19,17 +19,7 @@ namespace attention {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr const char* kSchema = "attention-device-1";
-
-void put_rate(Json& object, const std::string& key, const std::optional<double>& rate, const std::string& reason) {
-  if (rate) {
-    object[key] = *rate;
-  } else {
-    object[key] = nullptr;
-    object[key + "_reason"] = reason;
-  }
-}
 
 double positive(const Json& object, const char* key) {
   const double value = object.at(key).get<double>();
@@ -93,17 +83,17 @@ std::string figures_json(const DeviceFigures& f) {
                  {"sram_bytes", f.sm_count * f.sram_bytes_per_sm}, {"sram_bytes_per_sm", f.sram_bytes_per_sm}, {"sram_bytes_per_block", f.sram_bytes_per_block},
                  {"driver_cuda", f.driver_cuda}};
   Json& bandwidth = json["bytes_per_second"] = {{"hbm_read", f.hbm_read}, {"hbm_copy", f.hbm_copy}};
-  put_rate(bandwidth, "hbm_peak", f.hbm_peak, "the driver does not tell memory clock and bus width");
+  put(bandwidth, "hbm_peak", or_null(f.hbm_peak), "the driver does not tell memory clock and bus width");
   bandwidth["l2_read"] = f.l2_read;
   bandwidth["sram_read"] = f.sram_read;
   json["working_sets"] = Json::array();
   for (const WorkingSetRate& set : f.working_sets)
     json["working_sets"].push_back({{"bytes", set.bytes}, {"bytes_per_second", set.bytes_per_second}, {"cache_resident", is_cache_resident(set.bytes_per_second, f)}});
   Json& products = json["flops_per_second"] = {{"ffma_fp32", f.ffma_fp32}};
-  put_rate(products, "mma_fp16", f.mma_fp16, "needs compute capability 7.5 or newer");
-  put_rate(products, "mma_bf16", f.mma_bf16, "needs compute capability 8.0 or newer");
-  put_rate(products, "wgmma_fp16", f.wgmma_fp16, "needs a Hopper GPU (compute capability 9.0)");
-  put_rate(products, "wgmma_bf16", f.wgmma_bf16, "needs a Hopper GPU (compute capability 9.0)");
+  put(products, "mma_fp16", or_null(f.mma_fp16), "needs compute capability 7.5 or newer");
+  put(products, "mma_bf16", or_null(f.mma_bf16), "needs compute capability 8.0 or newer");
+  put(products, "wgmma_fp16", or_null(f.wgmma_fp16), "needs a Hopper GPU (compute capability 9.0)");
+  put(products, "wgmma_bf16", or_null(f.wgmma_bf16), "needs a Hopper GPU (compute capability 9.0)");
   const auto put_products = [&](const char* key, const std::vector<TileProductRate>& rates) {
     json[key] = Json::array();
     for (const TileProductRate& rate : rates)
