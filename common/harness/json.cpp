@@ -48,19 +48,17 @@ Json exactness(const std::vector<CheckResult>& checks) {
 /// Where some kernels stand under the roofline: their FLOPs per byte, the two rates, and the time that these predict.
 Json roofline(const RunResult& r, const std::vector<KernelCost>& kernels) {
   const Intensity work = intensity(kernels);
-  const PredictionOrReason predicted = predict(kernels, r.problem, r.figures);
+  const Known<Prediction> p = predict(kernels, r.problem, r.figures);
   Json object;
   put(object, "arithmetic_intensity", work.bytes > 0 ? Json(work.flops_per_byte()) : Json(), "no bytes are expected");  // executed FLOPs per expected HBM byte
-  const std::optional<Prediction>& p = predicted.prediction;
   if (!p) {
     for (const char* key : {"R_flops_per_second", "BW_bytes_per_second", "balance_flops_per_byte", "predicted_ms", "predicted_flops_ms", "predicted_bytes_ms"})
-      put(object, key, nullptr, predicted.reason);
+      put(object, key, nullptr, p.reason);
     return object;
   }
-  const double rate = *r.figures.figures->product_rate(r.problem), bandwidth = r.figures.figures->bandwidth();
-  object.update({{"R_flops_per_second", rate}, {"R_is", "the repository's tile products, measured by step00"},
-                 {"BW_bytes_per_second", bandwidth}, {"BW_is", "a copy's read and written bytes, measured by step00"},
-                 {"balance_flops_per_byte", rate / bandwidth}, {"predicted_ms", p->total_ms()}, {"predicted_flops_ms", p->flops_ms},
+  object.update({{"R_flops_per_second", p->flops_per_second}, {"R_is", "the repository's tile products, measured by step00"},
+                 {"BW_bytes_per_second", p->bytes_per_second}, {"BW_is", "a copy's read and written bytes, measured by step00"},
+                 {"balance_flops_per_byte", p->flops_per_second / p->bytes_per_second}, {"predicted_ms", p->total_ms()}, {"predicted_flops_ms", p->flops_ms},
                  {"predicted_bytes_ms", p->bytes_ms}, {"predicted_at_least", p->at_least}});
   return object;
 }
@@ -157,8 +155,8 @@ void put_time(Json& object, const RunResult& r, const MethodResult& m) {
   Json& time = object["time"] = {{"median_ms", t.median_ms}, {"p10_ms", t.p10_ms}, {"p90_ms", t.p90_ms}, {"runs", t.runs}, {"emulated", t.emulated},
                                  {"l2", t.emulated ? "none" : "flushed before each run"}};
   put(time, "tflops", t.emulated ? Json() : Json(m.useful_flops / t.median_ms * 1e-9), "emulated time is no GPU time");
-  const PredictionOrReason predicted = predict(m.expected, r.problem, r.figures);
-  put(time, "predicted_ms", predicted.prediction ? Json(predicted.prediction->total_ms()) : Json(), predicted.reason);
+  const Known<Prediction> predicted = predict(m.expected, r.problem, r.figures);
+  put(time, "predicted_ms", predicted ? Json(predicted->total_ms()) : Json(), predicted.reason);
 }
 
 void put_measurements(Json& object, const RunResult& r, const MethodResult& m) {

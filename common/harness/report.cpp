@@ -150,9 +150,8 @@ std::string recompute_or_not(const RunResult& r) {
   const std::optional<double> needed = break_even(standard.expected, recompute.expected);
   if (!needed) return "";
   std::string text = fmt::format("break-even  {} multiplies more and moves less than {}: it takes less time where R/BW > {:.1f} FLOP/byte", recompute.name, standard.name, *needed);
-  if (r.figures.figures)
-    if (const std::optional<double> rate = r.figures.figures->product_rate(r.problem))
-      text += fmt::format("; this GPU: {:.1f}", *rate / r.figures.figures->bandwidth());
+  if (const Known<Prediction> here = predict(recompute.expected, r.problem, r.figures))
+    text += fmt::format("; this GPU: {:.1f}", here->flops_per_second / here->bytes_per_second);
   return text + "\n";
 }
 

@@ -51,7 +51,7 @@ struct RunResult {
   DeviceKind device = DeviceKind::cpu;
   std::string device_name, device_note;  // the note: why the choice fell on the CPU executor
   int64_t l2_bytes = 0;                  // 0: none
-  KeptFigures figures;                   // what step00 measured of this GPU
+  Known<DeviceFigures> figures;          // what step00 measured of this GPU
   std::optional<double> hbm_peak;        // bytes per second, as Device::hbm_peak
   int64_t free_bytes = 0;                // before the run
   int64_t needed_bytes = 0;              // what the run takes from the device, tensors and all

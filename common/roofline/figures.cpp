@@ -153,22 +153,23 @@ DeviceFigures parse_figures(const std::string& text) {
   return f;
 }
 
-KeptFigures find_figures(const std::string& gpu, const std::string& driver_cuda) {
+Known<DeviceFigures> find_figures(const std::string& gpu, const std::string& driver_cuda) {
+  const auto none = Known<DeviceFigures>::none;
   const std::string path = figures_path(gpu);
-  if (path.empty()) return {std::nullopt, "neither ATTN_DEVICE_FIGURES nor XDG_CACHE_HOME nor HOME says where step00 keeps its figures"};
+  if (path.empty()) return none("neither ATTN_DEVICE_FIGURES nor XDG_CACHE_HOME nor HOME says where step00 keeps its figures");
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return {std::nullopt, "step00 has not measured this GPU: run ./step00 once"};
+  if (!std::filesystem::exists(path, error)) return none("step00 has not measured this GPU: run ./step00 once");
   std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path, error)) return {std::nullopt, path + " cannot be read: run ./step00 once"};
+  if (!file || std::filesystem::is_directory(path, error)) return none(path + " cannot be read: run ./step00 once");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   try {
     DeviceFigures figures = parse_figures(text);
-    if (figures.gpu != gpu) return {std::nullopt, fmt::format("{} is of another GPU ({}): run ./step00 once", path, figures.gpu)};
+    if (figures.gpu != gpu) return none(fmt::format("{} is of another GPU ({}): run ./step00 once", path, figures.gpu));
     if (figures.driver_cuda != driver_cuda)
-      return {std::nullopt, fmt::format("{} was measured with a driver for CUDA {}, this one is for {}: run ./step00 once", path, figures.driver_cuda, driver_cuda)};
-    return {std::move(figures), ""};
+      return none(fmt::format("{} was measured with a driver for CUDA {}, this one is for {}: run ./step00 once", path, figures.driver_cuda, driver_cuda));
+    return figures;
   } catch (const std::exception& broken) {
-    return {std::nullopt, fmt::format("{} was not written by step00 ({}): run ./step00 once", path, broken.what())};
+    return none(fmt::format("{} was not written by step00 ({}): run ./step00 once", path, broken.what()));
   }
 }
 
