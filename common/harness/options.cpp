@@ -172,11 +172,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--check", "HOW", "full, sample:n rows, or none (full while it takes seconds, else a sample)",
         [&](const std::string&, const std::string& text) { options.check = parse_check(text); });
   value("--traffic", "HOW", "Measured traffic: auto or off (auto)", one_of(options.traffic, choice("auto", true), choice("off", false)));
-  value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal",
+  value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal, sums in any order but for rounding",
         [&](const std::string& flag, const std::string& text) { options.repeat = parse_at_most(flag, text, 1'000'000); });
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
-  for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
+  for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output", name(options.json));
+  value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event", name(options.film));
   flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
   using RaceCheck = ExecutorOptions::RaceCheck;
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)",
@@ -210,7 +211,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   for (const auto& [technique, left] : left_out)
     if (left) options.left_out.push_back(technique);
   if (options.sweep_tiles)
-    for (const char* one_tile : {"--tile", "--trace-row", "--save"})
+    for (const char* one_tile : {"--tile", "--trace-row", "--save", "--film"})
       if (app.count(one_tile) > 0) throw BadArguments(fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
   return options;
 }
