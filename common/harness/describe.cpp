@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/harness/choose.h"
 
 namespace attention {
 
 namespace {
-using Json = nlohmann::ordered_json;
-
 constexpr int kCapabilities[] = {0, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};  // 0: the CPU executor; the GPUs that CUDA 13 compiles for
 constexpr int kMostHeadDim = 512;
 
@@ -100,7 +98,7 @@ std::string describe(const Step& step) {
   json["baseline"] = step.methods.empty() ? "" : baseline(step, passes[true]);
   json["before"] = step_before(step);
   json["techniques"] = Json::array();
-  for (const Technique& technique : step.techniques) json["techniques"].push_back({{"name", technique.name}, {"without", technique.without}});
+  for (const Technique& technique : step.techniques) json["techniques"].push_back({{"name", technique.name}, {"without", technique.without}, {"option", technique.option()}});
   return json.dump(2) + "\n";
 }
 

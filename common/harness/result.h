@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device/cpu/film.h"
 #include "common/device/device_api.h"
 #include "common/harness/check.h"
 #include "common/harness/options.h"
@@ -26,7 +27,9 @@ struct MethodResult {
   std::vector<LaunchRecord> launches;   // what was timed or counted, in the same order; empty for a plan
   std::vector<Scratch> scratch;         // LSE and the method's own: what it takes beyond q, k, v, o and gradients
   std::vector<CheckResult> checks;      // empty with --check none
+  std::optional<double> spread;         // of the output that blocks add up in any order, between runs: relative L2
   std::optional<TimeStats> time;
+  std::vector<executor::FilmedLaunch> film;  // --film
   std::optional<MeasuredTraffic> measured;  // empty: not asked for, or nothing ran
   int64_t useful_flops = 0;
 
@@ -51,7 +54,7 @@ struct RunResult {
   DeviceKind device = DeviceKind::cpu;
   std::string device_name, device_note;  // the note: why the choice fell on the CPU executor
   int64_t l2_bytes = 0;                  // 0: none
-  KeptFigures figures;                   // what step00 measured of this GPU
+  Known<DeviceFigures> figures;          // what step00 measured of this GPU
   std::optional<double> hbm_peak;        // bytes per second, as Device::hbm_peak
   int64_t free_bytes = 0;                // before the run
   int64_t needed_bytes = 0;              // what the run takes from the device, tensors and all
@@ -67,9 +70,17 @@ struct RunResult {
   std::vector<std::string> failures;     // one line each; empty: all is well
   bool outputs_wrong = false, counts_wrong = false;  // what they are about: outputs, or counted bytes and FLOPs
   std::string trace;                     // --trace-row's text
+  std::string film;                      // --film's page
   std::vector<std::string> saved;        // files that --save wrote
   std::string not_saved;                 // why it could not ("" = it could, or was not asked to)
 };
+
+constexpr const char* kPlanned = "nothing ran (--plan)";
+
+/// Why there is nothing that a run of the method would have told.
+inline std::string no_run_reason(const RunResult& result, const MethodResult& method) {
+  return result.planned_only ? kPlanned : method.not_run.empty() ? "the result was wrong" : method.not_run;
+}
 
 /// The CPU executor ran the method, and so counted.
 inline bool has_counts(const RunResult& result, const MethodResult& method) { return result.device == DeviceKind::cpu && !method.launches.empty(); }

@@ -14,7 +14,8 @@ inline namespace ATTN_DEVICE {
 /// s = A B^T for the warp's rows of A: scores from query and key rows. Summed over D in pieces of 64.
 template <int Rows, int Cols, int Lanes, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
-  constexpr int kRows = s.kRows, kCols = s.kCols, kPiece = 64;
+  using Scores = Fragment<Rows, Cols, Lanes, 1>;
+  constexpr int kRows = Scores::kRows, kCols = Scores::kCols, kPiece = 64;
   static_assert(BRows == Cols && D % kPiece == 0);
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Cols);
   ATTN_UNROLL for (int i = 0; i < kRows; ++i)
@@ -41,7 +42,8 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, con
 /// to o once.
 template <int Rows, int D, int Lanes, int PRows, int Bc>
 __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p, const SramTile<float, Bc, D>& v) {
-  constexpr int kRows = o.kRows, kRuns = o.kCols / 4;
+  using Output = Fragment<Rows, D, Lanes, 4>;
+  constexpr int kRows = Output::kRows, kRuns = Output::kCols / 4;
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   float sum[kRows][kRuns][4] = {};
   ATTN_UNROLL_2 for (int key = 0; key < Bc; key += 4) {
@@ -142,6 +144,23 @@ __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragm
     uint32_t x[Rows / 16][4];
     ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) left_operand<E>(x[m], p, 2 * m, key / 4);
     multiply_ab_16_keys(o, x, v, key);
+  }
+}
+
+/// out += A^T B: row i of `out` belongs to column i of A, its columns to those of B from col0 on. The sum runs down the rows of A and B.
+template <int Rows, int Cols, class E, int Keys, int ACols, int BCols>
+__device__ ATTN_PRODUCT void multiply_atb(Fragment<Rows, Cols, 4, 2>& out, const SramTile<E, Keys, ACols>& a, const SramTile<E, Keys, BCols>& b, int col0) {
+  const int lane = threadIdx.x % 32, row0 = out.row0 - lane / 4;
+  if (lane == 0) count_flops(2LL * Rows * Cols * Keys / BCols);
+  ATTN_UNROLL for (int key = 0; key < Keys; key += 16) {
+    uint32_t x[Rows / 16][4];
+    ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m)
+      load_matrices<true>(x[m], a.read(key + lane % 8 + lane / 16 * 8, row0 + 16 * m + lane / 8 % 2 * 8, 8));
+    ATTN_UNROLL for (int n = 0; n < Cols / 8; n += 2) {
+      uint32_t y[4];
+      load_matrices<true>(y, b.read(key + lane % 16, col0 + 8 * n + lane / 16 * 8, 8));
+      multiply_add_blocks<E>(out, x, n, y);
+    }
   }
 }
 
