@@ -155,18 +155,17 @@ __device__ __forceinline__ void load_row_async(SramTile<E, 1, Cols>& to, Global<
 template <class E, int Rows, int Cols, int Lanes, int Run>
 __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0, int64_t col0 = 0) {
   const bool aligned = to.cols % Run == 0;
-  const int64_t right = to.cols - col0, below = to.rows - row0;
-  const int cols = right < Cols ? static_cast<int>(right) : Cols;  // of the tile, that exist
-  const int rows = below < (1 << 20) ? static_cast<int>(below) : 1 << 20;
+  const int rows = static_cast<int>(to.rows - row0), cols = static_cast<int>(to.cols - col0);  // that exist
   ATTN_UNROLL for (int i = 0; i < from.kRows; ++i) {
     if (from.row(i) >= rows) continue;
-    const Global<E> here = to.rows_from(row0 + from.row(i));
+    const int64_t row = row0 + from.row(i);
     ATTN_UNROLL for (int j = 0; j < from.kCols; j += Run) {
+      const int64_t col = col0 + from.col(j);
       if (aligned) {
-        if (from.col(j) < cols) here.template store_run<Run>(0, col0 + from.col(j), &from.value[i][j]);
+        if (from.col(j) < cols) to.template store_run<Run>(row, col, &from.value[i][j]);
       } else {
         ATTN_UNROLL for (int r = 0; r < Run; ++r)
-          if (from.col(j) + r < cols) here.store(0, col0 + from.col(j) + r, from(i, j + r));
+          if (from.col(j) + r < cols) to.store(row, col + r, from(i, j + r));
       }
     }
   }
