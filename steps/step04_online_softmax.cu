@@ -24,10 +24,11 @@ struct Sram {
   typename T::Staging p;
 };
 
-/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
-template <class T>
+/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see. (step09 hands the
+/// kernel a mask and views of its own.)
+template <class T, class Mask = attention::Mask, class In = typename T::In, class Out = typename T::Out>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::Out O, Global<float> LSE) {
+attention(Mask mask, float softmax_scale, In Q, In K, In V, Out O, Global<float> LSE) {
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);

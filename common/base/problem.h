@@ -41,6 +41,9 @@ struct Problem {
   int64_t sram_limit = 0;   // bytes of SRAM a block may ask for on the device at hand
   int compute_capability = 0;  // of the GPU at hand, 90 for 9.0; 0: the CPU executor, which runs what any GPU can
 
+  int multiprocessors = 0;     // of the device at hand; of the CPU executor, of which GPU it stands for
+  int64_t splits = 0;          // among how many blocks a step that splits keys shares out a row's; 0: as its own rule says
+
   std::vector<std::string> left_out;  // of the step's techniques, by name
 
   bool leaves_out(const std::string& technique) const { return std::find(left_out.begin(), left_out.end(), technique) != left_out.end(); }

@@ -142,6 +142,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--traffic", "HOW", "Measured traffic: auto or off (auto)");
   value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal");
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
+  if (step.splits) value("--splits", "n", "Share out the keys of a row among up to n blocks; auto: as many as pay (auto)");
   std::map<std::string, bool> left_out;
   for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
@@ -193,6 +194,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   }
   if (given("--check")) options.check = parse_check(typed["--check"]);
   if (given("--traffic")) options.traffic = parse_choice<bool>("--traffic", typed["--traffic"], {{"auto", true}, {"off", false}});
+  if (step.splits && given("--splits") && typed["--splits"] != "auto") options.splits = parse_size("--splits", typed["--splits"]);
   for (const auto& [name, left] : left_out)
     if (left) options.left_out.push_back(name);
   if (given("--repeat")) {

@@ -253,6 +253,7 @@ std::string report_text(const RunResult& r) {
   for (const MethodResult& method : r.methods)
     if (!method.backward || &method == &last) text += exactness(r, method);
   if (!r.planned_only && r.verdict.find("PASS, ") == 0) text += fmt::format("          {}\n", r.verdict);
+  if (r.splits) text += fmt::format("splits    {} of {} keys: {}\n", r.splits->parts, r.splits->keys_per_part, r.splits->reason);
   if (r.methods.size() > 1) text += methods(r);
   text += traffic(r, last) + time(r, last) + rate(r, last) + memory(r, last);
   if (r.planned_only)
