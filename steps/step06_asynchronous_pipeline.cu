@@ -136,7 +136,7 @@ inline std::string refusal(const Problem& p) {
 
 inline Step step() {
   return {.id = "step06", .title = "asynchronous pipeline", .idea = "tiles travel while the tensor cores work, and the softmax in between is shorter",
-          .chapter = "docs/06-asynchronous-pipeline.md", .tiles = tiles, .largest_head_dim = 256,
+          .chapter = "docs/06-asynchronous-pipeline.md", .before = "step04", .tiles = tiles, .largest_head_dim = 256,
           .default_dtype = Dtype::fp16, .refusal = refusal,
           .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
 }

@@ -112,7 +112,7 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 
 inline Step step() {
   return {.id = "step07", .title = "Hopper, twin blocks", .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
-          .chapter = "docs/07-hopper-twin-blocks.md", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
+          .chapter = "docs/07-hopper-twin-blocks.md", .before = "step04", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
           .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
           .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};
 }

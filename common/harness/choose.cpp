@@ -70,6 +70,15 @@ constexpr int kFirstWithBf16 = 80;  // tensor cores multiply bf16 from compute c
 
 bool device_has(Dtype dtype, const Problem& p) { return dtype != Dtype::bf16 || p.compute_capability == 0 || p.compute_capability >= kFirstWithBf16; }
 
+}  // namespace
+
+bool serves(const Step& step, const Problem& p) {
+  if (!step.tiles || p.head_dim > step.largest_head_dim || !device_has(p.dtype, p) || !refusal(step, p).empty()) return false;
+  const std::vector<TileChoice> tiles = step.tiles(p);
+  return !tiles.empty() && !(p.on_tensor_cores && tiles.front().shape == TileShape{});  // a library's products are on the cores of its choice
+}
+
+namespace {
 /// The line that refuses p.dtype: why, and which dtypes work here.
 std::string describe_missing_dtype(const Step& step, const Problem& p) {
   std::string line = device_has(p.dtype, p) ? fmt::format("{} has no {} for head_dim {}", step.id, dtype_name(p.dtype), p.head_dim)

@@ -26,6 +26,9 @@ ChosenDevice choose_device(const Options& options);
 /// dtype that it cannot serve is choose_tile's to refuse.
 Problem make_problem(const Options& options, const Step& step, const Device& device);
 
+/// True when `step` serves this dtype, product and head_dim on the device that problem.compute_capability names.
+bool serves(const Step& step, const Problem& problem);
+
 /// The first compiled-in tile whose SRAM fits the device, or the one asked for. Throws Unsupported: the dtype is not served here (with
 /// those that are), the tile is not compiled in (with those that are), or none fits (with the bytes asked and allowed).
 TileShape choose_tile(const Options& options, const Step& step, const Problem& problem);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/harness/describe.h"
 
 namespace attention {
 
@@ -146,6 +147,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   std::map<std::string, bool> left_out;
   for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
+  bool described = false;
+  flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)");
   value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)");
   value("--threads", "n", "CPU executor: threads of the operating system (one per core)");
@@ -164,6 +167,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
     throw BadArguments(first_line(error.what()) + " (--help-all lists the flags)");
   }
 
+  if (described) {
+    help = describe(step);
+    return std::nullopt;
+  }
   const auto given = [&](const std::string& name) { return app.count(name) > 0; };
   const auto size = [&](const std::string& name, std::optional<int64_t>& target) {
     if (given(name)) target = parse_size(name, typed[name]);

@@ -52,7 +52,7 @@ struct Options {
 };
 
 /// Parses the command line for `step` (its name and idea stand in --help). Throws BadArguments, one line; returns nothing
-/// when --help or --help-all was asked for, with the text in `help`.
+/// when --help, --help-all or --describe was asked for, with the text in `help`.
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help);
 
 /// "fp32", "fp16", "bf16".

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/base/exit_code.h"
+#include "common/harness/describe.h"
 #include "common/harness/json.h"
 #include "common/harness/progress.h"
 #include "common/roofline/measure.h"
@@ -80,10 +81,18 @@ int measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
 }
 #endif
 
+Step step00() {
+  return {.id = "step00", .title = "two memories", .idea = "what works on this machine, how fast its memories are and how fast it multiplies", .chapter = "docs/00-two-memories.md",
+          .kind = "device"};
+}
+
 int run_main(int argc, char** argv) {
-  CLI::App app("step00  two memories: what works on this machine, how fast its memories are and how fast it multiplies\nChapter: docs/00-two-memories.md", "step00");
+  const Step step = step00();
+  CLI::App app(fmt::format("{}  {}: {}\nChapter: {}", step.id, step.title, step.idea, step.chapter), step.id);
   std::string json_path;
   CLI::Option* json = app.add_option("--json", json_path, "Write the results as JSON; - is standard output")->type_name("FILE");
+  bool described = false;
+  app.add_flag("--describe", described, "Print what this program is as JSON, for scripts");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -92,6 +101,10 @@ int run_main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const std::string text = error.what();
     throw BadArguments(text.substr(0, text.find('\n')) + " (--help lists the flags)");
+  }
+  if (described) {
+    std::fputs(describe(step).c_str(), stdout);
+    return 0;
   }
   if (json->count() > 0 && json_path.empty()) throw BadArguments("--json: the name is empty");
   if (!json_path.empty() && json_path != "-") refuse_unwritable(json_path);

@@ -77,6 +77,9 @@ struct Step {
   std::string title;    // "online softmax"
   std::string idea;     // one sentence for --help
   std::string chapter;  // "docs/04-online-softmax.md"
+  std::string kind = "attention";  // for scripts (--describe): "yardstick" is the cuBLAS row, "device" step00
+  std::string before;    // the step that its diff goes from ("" = the one numbered before it)
+  std::string baseline;  // the method that its speedup is quoted over ("" = step02, or step05 standard backward for a backward)
   std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served; 0x0: a library chooses
   int largest_head_dim = 0;  // kAnyHeadDim: refusal says which are served
   Dtype default_dtype = Dtype::fp32;  // without --dtype

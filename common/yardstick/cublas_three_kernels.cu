@@ -102,7 +102,7 @@ inline Step step() {
   method.cost = cost;
   method.run = forward;
   return {.id = "yardstick", .title = "three kernels with cuBLAS", .idea = "step02 with the products of NVIDIA's library: PyTorch eager without Python",
-          .chapter = "docs/yardstick.md", .tiles = tiles, .largest_head_dim = 256, .fp32_tolerance_factor = 8,
+          .chapter = "docs/yardstick.md", .kind = "yardstick", .tiles = tiles, .largest_head_dim = 256, .fp32_tolerance_factor = 8,
           .methods = {method}};
 }
 

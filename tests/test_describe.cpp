@@ -1,0 +1,82 @@
+// --describe: what scripts know of a step.
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "common/harness/describe.h"
+#include "tests/catch.h"
+
+using namespace attention;
+
+namespace {
+using Json = nlohmann::json;
+
+Json described(const std::string& program) {
+  FILE* pipe = popen(("'" ATTN_STEP_FOLDER "'/" + program + " --describe").c_str(), "r");
+  std::string text;
+  for (int c; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
+  REQUIRE(pclose(pipe) == 0);
+  return Json::parse(text);
+}
+}  // namespace
+
+TEST_CASE("every program describes itself") {
+  for (const auto& entry : std::filesystem::directory_iterator(ATTN_STEP_FOLDER)) {
+    const std::string name = entry.path().filename();
+    if (name.size() != 6 || name.rfind("step", 0) != 0) continue;
+    INFO(name);
+    const Json step = described(name);
+    CHECK(step["id"] == name);
+    CHECK(step["kind"] == (name == "step00" ? "device" : "attention"));
+    CHECK(std::filesystem::exists(ATTN_SOURCE_FOLDER "/" + step["chapter"].get<std::string>()));
+    CHECK(step["methods"].empty() == (name == "step00"));
+    for (const char* key : {"title", "idea", "default_dtype", "baseline", "before"}) CHECK(step[key].is_string());
+    for (const char* key : {"passes", "dtypes", "techniques"}) CHECK(step[key].is_array());
+    for (const char* key : {"products", "head_dims", "tiles"}) CHECK(step[key].is_object());
+    CHECK(step["devices"]["cpu"].is_boolean());
+    CHECK(step["devices"]["gpu"]["compiled"].is_boolean());
+    for (const Json& dtype : step["dtypes"]) CHECK_FALSE(step["products"][dtype.get<std::string>()].empty());
+  }
+}
+
+TEST_CASE("step04, step05 and step06 say what they serve") {
+  const Json online = described("step04"), backward = described("step05"), pipeline = described("step06");
+  CHECK(online["passes"] == Json({"forward"}));
+  CHECK(online["dtypes"] == Json({"fp32", "fp16", "bf16"}));
+  CHECK(online["default_dtype"] == "fp32");
+  CHECK(online["products"] == Json({{"fp32", {"cuda-cores", "tensor-cores"}}, {"fp16", {"tensor-cores"}}, {"bf16", {"tensor-cores"}}}));
+  CHECK(online["head_dims"] == Json({{"fp32", {{"any_up_to", 256}}}, {"fp32 on tensor cores", {{"any_up_to", 128}}}, {"fp16", {{"any_up_to", 256}}}, {"bf16", {{"any_up_to", 256}}}}));
+  CHECK(online["tiles"]["fp32"]["64"][0] == "128x64");
+  CHECK(online["devices"]["cpu"] == true);
+  CHECK(online["devices"]["gpu"]["capability_at_least"] == 75);
+  CHECK(online["baseline"] == "step02");
+  CHECK(online["before"] == "step03");
+  CHECK(backward["passes"] == Json({"forward", "backward"}));
+  CHECK(backward["methods"][2] == Json({{"name", "recompute backward"}, {"backward", true}}));
+  CHECK(backward["baseline"] == "step05 standard backward");
+  CHECK(pipeline["dtypes"] == Json({"fp16", "bf16"}));
+  CHECK(pipeline["default_dtype"] == "fp16");
+  CHECK(pipeline["devices"]["gpu"]["capability_at_least"] == 80);
+  CHECK(pipeline["head_dims"]["fp16"]["only"].size() == 32);
+  CHECK(pipeline["head_dims"]["fp16"]["only"][1] == 16);
+  CHECK(pipeline["before"] == "step04");
+}
+
+TEST_CASE("what is served follows from the step's own refusal and tiles") {
+  Step step{.id = "step12", .title = "t", .idea = "i", .chapter = "c", .baseline = "step10 backward"};
+  step.largest_head_dim = kAnyHeadDim;
+  step.default_dtype = Dtype::bf16;
+  step.tiles = [](const Problem& p) { return p.dtype == Dtype::bf16 && (p.head_dim == 64 || p.head_dim == 128) ? std::vector<TileChoice>{{{32, 16}}} : std::vector<TileChoice>{}; };
+  step.refusal = [](const Problem& p) { return p.compute_capability == 90 ? "" : "is for 9.0"; };
+  step.techniques = {{"pingpong", "slower"}};
+  step.methods = {{.name = "backward", .backward = true}};
+  const Json json = Json::parse(describe(step));
+  CHECK(json["dtypes"] == Json({"bf16"}));
+  CHECK(json["head_dims"] == Json({{"bf16", {{"only", {64, 128}}}}}));
+  CHECK(json["tiles"] == Json({{"bf16", {{"64", {"32x16"}}, {"128", {"32x16"}}}}}));
+  CHECK(json["devices"] == Json({{"cpu", false}, {"gpu", {{"compiled", false}, {"capability_exactly", 90}}}}));
+  CHECK(json["passes"] == Json({"backward"}));
+  CHECK(json["baseline"] == "step10 backward");
+  CHECK(json["before"] == "step11");
+  CHECK(json["techniques"] == Json({{{"name", "pingpong"}, {"without", "slower"}}}));
+}
