@@ -77,14 +77,16 @@ attention(Mask mask, float softmax_scale, In Q, In K, In V, Out O, Global<float>
   store_tile(O.head(head), o, q0);
 }
 
+template <class T>
+void launch_attention(const Problem& p, const Tensors& t) {
+  using E = typename T::Element;
+  launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
+         Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
+         key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+}
+
 inline void forward(const Problem& p, const Tensors& t) {
-  with_tile(p, SweepTiles{}, [&](auto tile) {
-    using T = decltype(tile);
-    using E = typename T::Element;
-    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
-           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
-  });
+  with_tile(p, SweepTiles{}, [&](auto tile) { launch_attention<decltype(tile)>(p, t); });
 }
 
 inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }

@@ -21,8 +21,10 @@ TensorBytes& entry(std::vector<TensorBytes>& bytes, const std::string& tensor) {
   return bytes.emplace_back(TensorBytes{tensor, 0, 0});
 }
 
-/// The statistics of a row stay in fp32 whatever the dtype of the tensors is.
-int64_t element_bytes(const Problem& p, const std::string& tensor) { return tensor == "LSE" || tensor == "delta" ? 4 : bytes_per_element(p.dtype); }
+/// The statistics of a row, and what is merged later, stay in fp32 whatever the dtype of the tensors is.
+int64_t element_bytes(const Problem& p, const std::string& tensor) {
+  return tensor == "LSE" || tensor == "delta" || tensor.starts_with("partial ") ? 4 : bytes_per_element(p.dtype);
+}
 }  // namespace
 
 KernelCost& KernelCost::loads(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {
