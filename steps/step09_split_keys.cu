@@ -135,18 +135,14 @@ inline void forward(const Problem& p, const Tensors& t) {
            view<float>(Target{partial_O, "partial O"}, heads * parts, p.seqlen_q, p.head_dim), view<float>(Target{partial_LSE, "partial LSE"}, heads * parts, 1, p.seqlen_q));
     launch("merge", merge<E>, ceil_div(p.L(), kMergeWarps), 32 * kMergeWarps, sizeof(MergeSram), parts, p.L(),
            view<float>(Source{partial_O, "partial O"}, heads, parts * p.seqlen_q, p.head_dim), view<float>(Source{partial_LSE, "partial LSE"}, heads, parts, p.seqlen_q),
-           query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
 
 inline std::vector<Scratch> scratch(const Problem& p) {
   const int64_t parts = splits(p).parts;
-  std::vector<Scratch> buffers = {row_scratch("LSE", p)};
-  if (parts > 1) {
-    buffers.push_back({.name = "partial O", .bytes = parts * p.Xq() * 4, .handed_on = true});
-    buffers.push_back({.name = "partial LSE", .bytes = parts * p.L() * 4, .handed_on = true});
-  }
-  return buffers;
+  if (parts == 1) return {};
+  return {{.name = "partial O", .bytes = parts * p.Xq() * 4, .handed_on = true}, {.name = "partial LSE", .bytes = parts * p.L() * 4, .handed_on = true}};
 }
 
 /// Each part loads its queries; all parts together load the keys that one block would, since a part is a whole number of tiles.
