@@ -33,7 +33,7 @@ class LibraryMissing(Exception):
 class _Problem(ctypes.Structure):
     _fields_ = [("device", ctypes.c_int32), ("dtype", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads", ctypes.c_int64),
                 ("seqlen_q", ctypes.c_int64), ("seqlen_k", ctypes.c_int64), ("head_dim", ctypes.c_int64), ("causal", ctypes.c_int32),
-                ("softmax_scale", ctypes.c_float), ("tile_br", ctypes.c_int32), ("tile_bc", ctypes.c_int32), ("product", ctypes.c_int32)]
+                ("softmax_scale", ctypes.c_float), ("tile_br", ctypes.c_int32), ("tile_bc", ctypes.c_int32), ("product", ctypes.c_int32), ("splits", ctypes.c_int32)]
 
 
 class _Tensors(ctypes.Structure):
@@ -141,17 +141,17 @@ class Steps:
         """Commit, compiler and CUDA of the library, one line."""
         return self._library.attention_build().decode()
 
-    def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0), product=None):
+    def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0):
         """The Plan of a call with these tensors."""
         plan = Plan()
-        self._call("attention_plan", step.encode(), method.encode(), ctypes.byref(self._problem(q, k, causal, softmax_scale, tile, product)), ctypes.byref(plan))
+        self._call("attention_plan", step.encode(), method.encode(), ctypes.byref(self._problem(q, k, causal, softmax_scale, tile, product, splits)), ctypes.byref(plan))
         return plan
 
-    def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, nan=False):
+    def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0, nan=False):
         """(o, lse) by `step`; softmax_scale is 1/sqrt(head_dim) unless given."""
         kind = _tensors_of(q)
         o, lse = kind.empty(q, q.shape, _dtype(q), nan), kind.empty(q, q.shape[:3], "float32", nan)
-        problem = self._problem(q, k, causal, softmax_scale, tile, product)
+        problem = self._problem(q, k, causal, softmax_scale, tile, product, splits)
         with self._workspace(step, "forward", problem, q) as workspace:
             self._call("attention_forward", step.encode(), ctypes.byref(problem), self._addresses(q=q, k=k, v=v, o=o, lse=lse), workspace)
         return o, lse
@@ -180,7 +180,7 @@ class Steps:
 
         return run
 
-    def _problem(self, q, k, causal, softmax_scale, tile, product):
+    def _problem(self, q, k, causal, softmax_scale, tile, product, splits=0):
         if len(q.shape) != 4 or len(k.shape) != 4:
             raise ValueError(f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)} and {tuple(k.shape)}")
         batch, heads, seqlen_q, head_dim = q.shape
@@ -191,7 +191,7 @@ class Steps:
         if product not in PRODUCTS:
             raise ValueError(f"product {product!r}: cuda-cores or tensor-cores")
         scale = head_dim ** -0.5 if softmax_scale is None else softmax_scale
-        return _Problem(int(_tensors_of(q).on_gpu(q)), DTYPES[_dtype(q)], batch, heads, seqlen_q, k.shape[2], head_dim, int(causal), scale, *tile, PRODUCTS[product])
+        return _Problem(int(_tensors_of(q).on_gpu(q)), DTYPES[_dtype(q)], batch, heads, seqlen_q, k.shape[2], head_dim, int(causal), scale, *tile, PRODUCTS[product], splits)
 
     def _workspace_bytes(self, step, method, problem):
         plan = Plan()

@@ -91,7 +91,7 @@ using Tiles = Joined<FewQueriesTiles, ForwardTiles>::type;
 /// Q to load and its O to store, and merging takes 4. The places of the GPU are filled in rounds. More
 /// parts need more memory: they are taken where they save 5 %.
 inline Splits splits(const Problem& p) {
-  constexpr int64_t kPartCost = 1, kMergeCost = 4, kLongestChain = 1 << 16;
+  constexpr int64_t kPartCost = 1, kMergeCost = 4;
   const auto made_of = [&](int64_t c, const std::string& reason) { return Splits{ceil_div(p.seqlen_k, c * p.tile.bc), c * p.tile.bc, reason}; };
   const int64_t tiles = ceil_div(p.seqlen_k, p.tile.bc), most = std::min<int64_t>(tiles, kMostParts);
   if (p.splits > most) return made_of(ceil_div(tiles, most), "asked for " + std::to_string(p.splits) + ", " + std::to_string(most) + " at most here");
@@ -166,7 +166,7 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 
 inline Step step() {
   return {.id = "step09", .title = "split keys", .idea = "several blocks share a row's keys, each with an O and an LSE of its own, and a second kernel merges them",
-          .chapter = "docs/09-split-keys.md", .tiles = tiles, .largest_head_dim = 256, .splits = splits,
+          .chapter = "docs/09-split-keys.md", .before = "step04", .tiles = tiles, .largest_head_dim = 256, .splits = splits,
           .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
 }
 

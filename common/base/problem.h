@@ -18,6 +18,10 @@ inline std::string capability_name(int compute_capability) { return std::to_stri
 /// Bytes of one element of `dtype` in HBM.
 constexpr int bytes_per_element(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 2; }
 
+/// The most keys that one sum over keys on tensor cores should run over. They round each addition toward zero, so that an error grows with
+/// the number of additions; up to here it stays below what rounding P and O to 16 bits costs (docs/09-split-keys.md).
+constexpr int64_t kLongestChain = 1 << 16;
+
 /// A tile: br query rows by bc key rows (the papers' Br x Bc). 0x0 means "not chosen yet".
 struct TileShape {
   int br = 0;

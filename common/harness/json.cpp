@@ -343,6 +343,7 @@ std::string json_text(const RunResult& r) {
   json["problem"] = {{"batch", p.batch}, {"heads", p.heads}, {"seqlen_q", p.seqlen_q}, {"seqlen_k", p.seqlen_k}, {"head_dim", p.head_dim}, {"causal", p.causal},
                      {"softmax_scale", p.softmax_scale}};
   json["left_out"] = p.left_out;  // of the step's techniques
+  if (r.splits) json["splits"] = {{"parts", r.splits->parts}, {"keys_per_part", r.splits->keys_per_part}, {"reason", r.splits->reason}};
   if (r.options.load_dir.empty()) {
     json["problem"]["seed"] = r.options.seed;
     json["problem"]["init"] = r.options.init.text;

@@ -45,6 +45,8 @@ std::string exactness(const RunResult& r, const MethodResult& method) {
                         c.worst, c.tolerance, stored, r.mean_weight, l2, c.max_abs, c.pass ? "PASS" : "FAIL", rows);
     if (!c.pass) text += fmt::format("          worst at batch {} head {} row {} column {}: {}\n", c.worst_index[0], c.worst_index[1], c.worst_index[2], c.worst_index[3], c.reason);
   }
+  if (!method.checks.empty() && !method.backward && !r.splits && r.problem.dtype != Dtype::fp32 && r.problem.seqlen_k > kLongestChain)
+    text += fmt::format("          tensor cores round sums toward zero, and these run over {} keys; step09 sums them in pieces\n", r.problem.seqlen_k);
   if (method.checks.empty() && method.not_run.empty() && !r.planned_only) text += "exact     not checked (--check none)\n";
   return text;
 }

@@ -23,16 +23,11 @@ TensorBytes& entry(std::vector<TensorBytes>& bytes, const std::string& tensor) {
   return bytes.emplace_back(TensorBytes{tensor, 0, 0});
 }
 
-<<<<<<< HEAD
 /// The statistics of a row, and what is merged later, stay in fp32 whatever the dtype of the tensors is.
 int64_t element_bytes(const Problem& p, const std::string& tensor) {
-  return tensor == "LSE" || tensor == "delta" || tensor.starts_with("partial ") ? 4 : bytes_per_element(p.dtype);
-=======
-/// The statistics of a row stay in fp32 whatever the dtype of the tensors is.
-int64_t element_bytes(const Problem& p, const std::string& tensor) {
+  if (tensor.starts_with("partial ")) return 4;
   const TensorInfo* known = find_tensor(tensor);
   return bytes_per_element(known ? known->dtype(p) : p.dtype);
->>>>>>> main
 }
 }  // namespace
 
