@@ -5,7 +5,7 @@
 #   make test       build and pass the tests (the GPU's too, where there is one)
 #   make plots      draw the figures of the results in docs/results, or of RESULTS=file: docs/figures/*.svg, *.png (needs Matplotlib)
 #   make exercise04 step04 with holes to fill in; make hunt1: a step with a bug to find; make playground: your kernel beside step04
-#   make diff04     show what step04 changes of step03 (diff06 and diff07: of step04), in colour on a terminal
+#   make diff04     show what step04 changes of step03 (diff06, diff07 and diff09: of step04), in colour on a terminal
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024", TABLE_FLAGS="--dtype fp16"
 MAKEFLAGS += --no-print-directory
 BUILD ?= build
@@ -36,9 +36,10 @@ $(PROGRAMS): $(BUILD)/CMakeCache.txt
 	@ln -sf $(BUILD)/$@ $@
 	@case $@ in hunt*) echo "$@ is built from $(BUILD)/variants/$@/steps";; esac
 
-# A step is compared with the one before it, step06 and step07 with the forward that both go on from. Both programs end with 1 where the files differ.
+# A step is compared with the one before it, step06, step07 and step09 with the forward that they go on from. Both programs end with 1 where the files differ.
 BEFORE_06 := step04
 BEFORE_07 := step04
+BEFORE_09 := step04
 $(DIFFS): diff%:
 	@set -- $(if $(BEFORE_$*),steps/$(BEFORE_$*)_*.cu steps/step$*_*.cu,$$(ls steps/step*_*.cu | grep -B 1 "^steps/step$*_")); \
 	if command -v git > /dev/null; then git --no-pager diff --no-index --no-ext-diff --histogram --color=auto $$1 $$2; else diff -u $$1 $$2; fi; [ $$? -le 1 ]
