@@ -3,7 +3,7 @@
 #   make step04     build ./step04 (likewise yardstick, the row with cuBLAS)
 #   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the figures in documents, docs/figures
 #   make test       build and pass the tests (the GPU's too, where there is one)
-#   make plots      draw the figures of the results in docs/results, or of RESULTS=file: docs/figures/*.svg, *.png (needs Matplotlib)
+#   make plots      draw the figures of the results in docs/results, or of RESULTS=file: docs/figures/*.svg (needs Matplotlib)
 #   make exercise04 step04 with holes to fill in; make hunt1: a step with a bug to find; make playground: your kernel beside step04
 #   make diff04     show what step04 changes of step03 (diff06, diff07 and diff09: of step04), in colour on a terminal
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024", TABLE_FLAGS="--dtype fp16"
@@ -27,7 +27,7 @@ demo: $(BUILD)/CMakeCache.txt
 	  $(MAKE) $$step; \
 	  [ $$step = step00 ] || ./$$step $(RUN_FLAGS) | grep -E '^(step|exact)' || true; \
 	done
-	@python3 plots/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
+	@python3 plots/tables/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
 
 steps: $(STEPS)
 
@@ -49,20 +49,17 @@ RESULTS_SUM := cat docs/results/*.json 2> /dev/null | cksum
 table: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS) $$($(CMAKE) --build $(BUILD) --target help | grep -ow yardstick | head -n 1)
 	@before=$$($(RESULTS_SUM)); \
-	python3 plots/speedup_table.py --run --folder $(BUILD) $(TABLE_FLAGS) || exit; \
-	[ "$$before" = "$$($(RESULTS_SUM))" ] || $(MAKE) plots
+	python3 plots/measuring/measure.py --folder $(BUILD) $(TABLE_FLAGS) || exit; \
+	[ "$$before" = "$$($(RESULTS_SUM))" ] || $(MAKE) plots || true
 
 test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)
 	@$(CTEST) --test-dir $(BUILD) --output-on-failure
 
-# setup.sh installs the system's Matplotlib, which a python3 from elsewhere (conda, pyenv, a venv) does not see.
-PYTHONS ?= python3 /usr/bin/python3
-WITH_MATPLOTLIB := for python in $(PYTHONS); do $$python -c 'import matplotlib' 2> /dev/null && echo $$python && break; done
+# What was drawn from the same results stays as it is. Without Matplotlib the script says how to get it.
 .PHONY: plots
 plots:
-	@python=$$($(WITH_MATPLOTLIB)) || { ./setup.sh plots; python=$$($(WITH_MATPLOTLIB)) || python=python3; }; \
-	$$python plots/draw_all.py $(RESULTS)
+	@$$(sh cmake/python_with.sh matplotlib || echo python3) plots/figures/draw_all.py $(RESULTS)
 
 $(BUILD)/CMakeCache.txt:
 	@./setup.sh

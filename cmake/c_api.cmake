@@ -1,5 +1,5 @@
 # attention_c: libattention_steps.so, all steps behind the C interface of common/c_api, for Python (plots/attention_steps.py).
-# attention_c_without_rescale: the same interface with a mistake in step04, which plots/swap_check.py must reject.
+# attention_c_without_rescale: the same interface with a mistake in step04, which plots/measuring/swap_check.py must reject.
 #
 # The GPU's objects serve the library and the executables alike: position-independent host code costs them nothing. The CPU
 # executor's are compiled once more, because the executables reach its thread-local variables in one instruction and a library

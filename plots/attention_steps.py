@@ -190,6 +190,8 @@ class Steps:
             raise ValueError(f"dtype {_dtype(q)}: the steps take {', '.join(DTYPES)}")
         if product not in PRODUCTS:
             raise ValueError(f"product {product!r}: cuda-cores or tensor-cores")
+        if 0 in (*q.shape, k.shape[2]):
+            raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)}: sizes must be positive")
         scale = head_dim ** -0.5 if softmax_scale is None else softmax_scale
         return _Problem(int(_tensors_of(q).on_gpu(q)), DTYPES[_dtype(q)], batch, heads, seqlen_q, k.shape[2], head_dim, int(causal), scale, *tile, PRODUCTS[product], splits)
 
@@ -212,8 +214,14 @@ class Steps:
         kind = _tensors_of(q)
         for name, x in tensors.items():
             dtype = "float32" if name == "lse" else _dtype(q)
-            if tuple(x.shape) != tuple(shapes[name]) or _dtype(x) != dtype or not kind.contiguous(x) or kind.on_gpu(x) != kind.on_gpu(q):
-                raise ValueError(f"{name} must be {dtype} {tuple(shapes[name])}, contiguous and where q is; it is {_dtype(x)} {tuple(x.shape)}")
+            if tuple(x.shape) != tuple(shapes[name]):
+                raise ValueError(f"{name} must have the shape {tuple(shapes[name])}, not {tuple(x.shape)}")
+            if _dtype(x) != dtype:
+                raise ValueError(f"{name} must be {dtype}, not {_dtype(x)}")
+            if not kind.contiguous(x):
+                raise ValueError(f"{name} must be contiguous (.contiguous() in PyTorch, numpy.ascontiguousarray)")
+            if _tensors_of(x) is not kind or kind.on_gpu(x) != kind.on_gpu(q):
+                raise ValueError(f"{name} must lie where q is, on the {'GPU' if kind.on_gpu(q) else 'CPU'}")
         return ctypes.byref(_Tensors(**{name: kind.address(x) for name, x in tensors.items()}))
 
     def _call(self, function, *arguments):

@@ -7,20 +7,30 @@
 A row read here carries two keys beside those of its file: `gpu`, the file's GPU in lower case with dashes (nvidia-h200), and `set`,
 which problem it belongs to (set_of()). Needs the standard library only.
 """
+import contextlib
 import json
 import pathlib
-import subprocess
 
-from script import write_whole
+from plots.programs import CUDA_CORES, PRODUCTS, TENSOR_CORES
+from plots.script import Stop, call, read_text, write_whole
 
 SCHEMA = "attention-results-2"
 CONFIGURATION = ("dtype", "batch", "heads", "seqlen", "head_dim", "causal")
-CUDA_CORES, TENSOR_CORES = PRODUCTS = ("cuda-cores", "tensor-cores")  # of our rows in fp32; other rows have no choice, theirs is null
 READ_HERE = ("gpu", "set")  # keys that load() adds
 
 
-class ResultsError(Exception):
+class ResultsError(Stop):
     """A file that is not usable, or a request that fits no row; one line."""
+
+
+@contextlib.contextmanager
+def readable(paths):
+    """For what works on results: a file with the right schema and something else inside ends in a ResultsError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        told = f"{type(error).__name__}: {error}".replace("\n", " ")
+        raise ResultsError(f"{', '.join(map(str, paths))}: not as docs/results/README.md describes it ({told})") from error
 
 
 def slug(gpu):
@@ -65,6 +75,13 @@ def name_of(row):
     return on_product(row["method"], row["product"])
 
 
+def place(row):
+    """What rows of a configuration are sorted by: the steps by number, on tensor cores after, the row with cuBLAS, PyTorch; what is
+    equal stays in the file's order."""
+    step = row["method"].split()[0]
+    return (0 if step.startswith("step") else 1 if row["ours"] else 2, row["product"] == TENSOR_CORES, step if row["ours"] else "")
+
+
 def configuration_text(row):
     """"fp16, B 4, H 32, N 4096, d 64, causal"."""
     return f"{row['dtype']}, B {row['batch']}, H {row['heads']}, N {row['seqlen']}, d {row['head_dim']}" + (", causal" if row["causal"] else "")
@@ -73,10 +90,10 @@ def configuration_text(row):
 def driver_version():
     """The GPU driver's version, None where nvidia-smi does not tell."""
     try:
-        done = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"], capture_output=True, text=True, timeout=20)
-        return done.stdout.strip() if done.returncode == 0 else None
-    except (OSError, subprocess.TimeoutExpired):
+        code, stdout, _ = call(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"], 20)
+    except OSError:
         return None
+    return stdout.strip() if code == 0 else None
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------------------
@@ -85,7 +102,7 @@ def driver_version():
 def read(path):
     """One file's object, checked: its schema, and every row that has figures is a GPU's and was verified."""
     try:
-        result = json.loads(pathlib.Path(path).read_text())
+        result = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(result, dict) or result.get("schema") != SCHEMA:
@@ -93,8 +110,14 @@ def read(path):
     missing = [key for key in ("gpu", "date", "commit", "versions", "rows", "sweeps") if key not in result]
     if missing:
         raise ResultsError(f"{path}: lacks {', '.join(missing)}")
+    with readable([path]):
+        check_rows(path, result["rows"])
+    return result
+
+
+def check_rows(path, rows_of_file):
     known = set()
-    for row in result["rows"]:
+    for row in rows_of_file:
         where = f"{path}: {row.get('method')} {row.get('pass')}"
         lacking = [key for key in (*CONFIGURATION, "method", "pass", "product", "ours", "not_run", "emulated", "verified", "time") if key not in row]
         if lacking:
@@ -109,7 +132,6 @@ def read(path):
         if row_key(row) in known:
             raise ResultsError(f"{where}: the row is in the file twice")
         known.add(row_key(row))
-    return result
 
 
 def load(paths, each=False):
@@ -121,8 +143,9 @@ def load(paths, each=False):
         gpu = pathlib.Path(path).stem if each else slug(result["gpu"])
         if each and gpu in merged:
             raise ResultsError(f"{path}: another file is called {gpu} too")
-        for row in result["rows"]:
-            row["gpu"], row["set"] = gpu, set_of(row)
+        with readable([path]):
+            for row in result["rows"]:
+                row["gpu"], row["set"] = gpu, set_of(row)
         merged[gpu] = merge(merged[gpu], result, path) if gpu in merged else result
     return merged
 

@@ -20,13 +20,13 @@ namespace attention::ATTN_DEVICE::step09 {
 struct PartMask : Mask {
   int parts, keys_per_part;
 
-  __device__ Place place_of_block(int rows) {
+  __device__ __forceinline__ Place place_of_block(int rows) {
     const Place place = Mask::place_of_block(rows);
-    seqlen_k -= int64_t{place.head % parts} * keys_per_part;  // and with it the diagonal, which lies seqlen_k - seqlen_q to the right
+    seqlen_k -= place.head % parts * keys_per_part;  // and with it the diagonal, which lies seqlen_k - seqlen_q to the right
     return place;
   }
-  __device__ int64_t keys_end(int64_t i_end) const {
-    const int64_t end = Mask::keys_end(i_end);
+  __device__ __forceinline__ int keys_end(int i_end) const {
+    const int end = Mask::keys_end(i_end);
     return end < keys_per_part ? end : keys_per_part;
   }
 };
@@ -36,7 +36,7 @@ template <class View>
 struct PartView {
   View whole;
   int parts, rows_per_part;
-  __device__ View head(int part) const { return whole.head(part / parts).rows_from(int64_t{part % parts} * rows_per_part); }
+  __device__ __forceinline__ View head(int part) const { return whole.head(part / parts).rows_from(part % parts * rows_per_part); }
 };
 
 constexpr int kMostParts = 128, kMergeWarps = 4;
@@ -45,11 +45,16 @@ struct MergeSram {
   SramTile<float, kMergeWarps, kMostParts> weight;
 };
 
-/// O = sum over parts of e^(LSE_s - LSE) O_s with LSE = log of the sum of e^LSE_s. A warp owns a row; a part that saw none of its keys has
-/// LSE_s = -inf and weighs nothing.
-///   partial_O [heads, parts * seqlen_q, head_dim]   partial_LSE [heads, parts, seqlen_q]   O [heads, seqlen_q, head_dim]   LSE [heads, 1, seqlen_q]
+/// O = sum over parts of e^(LSE_s - LSE) O_s with LSE = log of the sum of e^LSE_s. A warp owns a row; a part that saw none of
+/// its keys has LSE_s = -inf and weighs nothing.
 template <class E>
-__global__ void merge(int parts, int64_t rows, Global<const float> partial_O, Global<const float> partial_LSE, Global<E> O, Global<float> LSE) {
+__global__ void merge(
+    int parts,
+    Global<const float> partial_O,    // [heads, parts * seqlen_q, head_dim]
+    Global<const float> partial_LSE,  // [heads, parts, seqlen_q]
+    Global<E> O,                      // [heads, seqlen_q, head_dim]
+    Global<float> LSE,                // [heads, 1, seqlen_q]
+    int64_t rows) {                   // of all heads
   auto& sram = dynamic_sram<MergeSram>();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t row_of_all = int64_t{blockIdx.x} * kMergeWarps + warp;
@@ -133,9 +138,9 @@ inline void forward(const Problem& p, const Tensors& t) {
            PartMask{{p.seqlen_q, p.seqlen_k, p.causal}, parts, keys_per_part}, p.softmax_scale, In{query_rows<E>(p, Source{t.q, "Q"}), parts, 0},
            In{key_rows<E>(p, Source{t.k, "K"}), parts, keys_per_part}, In{key_rows<E>(p, Source{t.v, "V"}), parts, keys_per_part},
            view<float>(Target{partial_O, "partial O"}, heads * parts, p.seqlen_q, p.head_dim), view<float>(Target{partial_LSE, "partial LSE"}, heads * parts, 1, p.seqlen_q));
-    launch("merge", merge<E>, ceil_div(p.L(), kMergeWarps), 32 * kMergeWarps, sizeof(MergeSram), parts, p.L(),
+    launch("merge", merge<E>, ceil_div(p.L(), kMergeWarps), 32 * kMergeWarps, sizeof(MergeSram), parts,
            view<float>(Source{partial_O, "partial O"}, heads, parts * p.seqlen_q, p.head_dim), view<float>(Source{partial_LSE, "partial LSE"}, heads, parts, p.seqlen_q),
-           query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
+           query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}), p.L());
   });
 }
 

@@ -71,7 +71,7 @@ Json exactness(const std::vector<CheckResult>& checks) {
     if (c.l2_bound)
       entry["relative_l2_bound"] = *c.l2_bound;
     else
-      put_null(entry, "relative_l2_bound", "half precision has none of its own: PyTorch's error in the same type is the measure (plots/compare_pytorch.py)");
+      put_null(entry, "relative_l2_bound", "half precision has none of its own: PyTorch's error in the same type is the measure (plots/measuring/compare_pytorch.py)");
     entry["relative_l2_judged"] = c.l2_judged;
     if (std::isfinite(c.max_abs))
       entry["max_abs"] = c.max_abs;

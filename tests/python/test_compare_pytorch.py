@@ -1,40 +1,34 @@
 """The parts of compare_pytorch.py that need no GPU."""
-from need import LIBRARY, REPOSITORY, need
+from need import BUILD, LIBRARY, REPOSITORY, need, script
 
 need("torch", "numpy")
-import contextlib
-import gc
-import io
 import json
-import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import time
 import types
 import unittest
-import weakref
 from unittest import mock
 
-import compare_pytorch
 import numpy as np
 import torch
-import torch_measure
-from attention_steps import Steps
+
+from plots.attention_steps import Steps
+from plots.measuring import compare_pytorch, measure_rows, torch_measure
+from plots.programs import described
 
 DATA = REPOSITORY / "tests" / "data"
-STEPS = pathlib.Path(os.environ.get("ATTN_STEP_FOLDER", REPOSITORY / "build"))
 
 
 def options(*flags):
-    return compare_pytorch.parse(list(flags))[1]
+    return compare_pytorch.parse(list(flags))
 
 
 class Compare(unittest.TestCase):
     def test_reference_in_chunks(self):
         for case in ("ragged_causal", "ragged_d40"):
-            causal = json.loads((DATA / case / "case.json").read_text())["causal"]
+            causal = json.loads((DATA / case / "case.json").read_text(encoding="utf-8"))["causal"]
             q, k, v, d_o = (torch.from_numpy(np.load(DATA / case / f"{name}.npy").astype(np.float32)) for name in ("q", "k", "v", "do"))
             if q.shape != k.shape:
                 k, v, causal = k[:, :, :q.shape[2]].contiguous(), v[:, :, :q.shape[2]].contiguous(), True
@@ -53,13 +47,15 @@ class Compare(unittest.TestCase):
         truth = torch_measure.reference(*tensors, causal=True)
         steps = Steps.load(LIBRARY)
         methods = [m for m in compare_pytorch.torch_methods(77, True, "cpu") if m.name in ("eager", "SDPA math", "SDPA, its choice")]
-        methods += compare_pytorch.step_methods(steps, "fp32", True)
-        self.assertEqual([m.name for m in methods[3:]], ["step02", "step03", "step04", "step05 standard", "step05 recompute", "step04 on tensor cores", "step05 standard on tensor cores", "step05 recompute on tensor cores"])
+        programs = described(BUILD)
+        methods += compare_pytorch.step_methods(steps, programs, "fp32", True)
+        names = [m.name for m in methods]
+        for name in ("step01", "step04", "step05 standard backward", "step05 recompute backward"):
+            self.assertLess(names.index(name), names.index(f"{name} on tensor cores"))
+        self.assertNotIn("step05", names, "a backward's forward is there to save what it needs")
         by_name = {m.name: m for m in methods}
         self.assertFalse(torch.equal(*(by_name[f"step04{on}"].forward(*tensors[:3]) for on in ("", " on tensor cores"))), "two products round differently")
-        for name in ("step05 standard", "step05 recompute"):
-            self.assertFalse(torch.equal(*(by_name[f"{name}{on}"].begin_backward(*tensors)()[1] for on in ("", " on tensor cores"))), name)
-        self.assertFalse([m.name for m in compare_pytorch.step_methods(steps, "fp16", True) if "tensor" in m.name])
+        self.assertFalse([m.name for m in compare_pytorch.step_methods(steps, programs, "fp16", True) if "tensor" in m.name])
         for method in methods:
             with self.subTest(method=method.name):
                 outputs = {}
@@ -73,9 +69,9 @@ class Compare(unittest.TestCase):
 
     def test_allowances_are_those_of_the_steps(self):
         """The share of the allowance, computed here and by step05 of the same tensors: two programs, one definition."""
-        program = STEPS / "step05"
+        program = BUILD / "step05"
         if not program.is_file():
-            self.skipTest(f"no steps in {STEPS}")
+            self.skipTest(f"no steps in {BUILD}")
         for flags in (("--causal",), (), ("--causal", "large")):
             o = options("--dtype", "fp32", "--batch", "1", "--heads", "2", "--seqlen", "77", "--head-dim", "16", *flags[:1])  # 1/sqrt(16) is the same number in fp32
             q, k, v, d_o = compare_pytorch.make_tensors(o, "cpu")
@@ -83,7 +79,7 @@ class Compare(unittest.TestCase):
             with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
                 for name, x in (("q", q), ("k", k), ("v", v), ("do", d_o)):
                     np.save(pathlib.Path(folder) / f"{name}.npy", x.numpy())
-                done = subprocess.run([program, "--device", "cpu", "--load", folder, "--save", folder, "--thread-order", "0", "--json", "-", "--check", "full", *flags[:1]], capture_output=True, text=True)
+                done = subprocess.run([program, "--device", "cpu", "--load", folder, "--save", folder, "--thread-order", "0", "--json", "-", "--check", "full", *flags[:1]], capture_output=True, encoding="utf-8")
                 self.assertEqual(done.returncode, 0, done.stderr)
                 methods = json.loads(done.stdout)["methods"]
                 told = {check["output"]: check["worst"] for method in (methods[0], methods[-1]) for check in method["exactness"]}
@@ -98,6 +94,7 @@ class Compare(unittest.TestCase):
         found = torch_measure.errors({"o": torch.tensor([1.0, float("nan")]).reshape(shape)}, truth)
         self.assertEqual(found, {"o": {"relative_l2": None, "max_abs": None}})
         self.assertEqual(torch_measure.worst_error(found, "max_abs"), float("inf"))
+        self.assertIsNone(torch_measure.worst_error(found, "worst_share"))
         for values, allowance, share in (((1.0, float("nan")), (1, 1), None), ((1.0, 1.0), (1, 0), 0), ((1.0, 2.0), (1, 0), None), ((1.0, 1.5), (1, 1e6), 0.5)):
             truth["allowance of o"] = torch.tensor(allowance, dtype=torch.float64).reshape(shape)
             self.assertEqual(torch_measure.errors({"o": torch.tensor(values).reshape(shape)}, truth)["o"]["worst_share"], share, values)
@@ -125,9 +122,6 @@ class Compare(unittest.TestCase):
         lines = list(compare_pytorch.table([ran, {"method": "SDPA flash", "ours": False, "not_run": "dtype float"}]))
         self.assertRegex(lines[1], r"eager +2\.000 +1\.900 +2\.100 +12\.3 +1\.00 +1\.0 +1\.0e-07 +not finite +n/a +2 +gemm")
         self.assertRegex(lines[2], r"SDPA flash +n/a: dtype float")
-        for share, text in ((0.256, r"0\.26"), (None, "not finite")):
-            ran["errors"]["o"]["worst_share"] = share
-            self.assertRegex(list(compare_pytorch.table([ran]))[1], rf"not finite +{text} +2 +gemm")
 
     def test_names_of_kernels(self):
         for kernel, name in (("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Traits<64>, false>(pytorch_flash::Flash_fwd_params)", "flash_fwd_kernel"),
@@ -155,34 +149,36 @@ class Compare(unittest.TestCase):
             self.assertEqual(len(begun), runs)
             self.assertGreaterEqual(host, 1e3 * seconds)
 
-    def test_collections_pass_over_imports(self):
-        torch_measure.forget_imports()
-        self.addCleanup(gc.unfreeze)
-        self.assertGreater(gc.get_freeze_count(), 10_000)
-
-        class Ring:
-            pass
-
-        ring = Ring()
-        ring.itself, gone = ring, weakref.ref(ring)
-        del ring
-        gc.collect()
-        self.assertIsNone(gone(), "what is made afterwards is collected")
-
-    def test_quantiles(self):
-        self.assertEqual([torch_measure.quantile([3, 1, 2], q) for q in (0, 0.25, 0.5, 1)], [1, 1.5, 2, 3])
+    def test_rows_of_the_speedup_table(self):
+        """rows_of() with a clock and memory that need no GPU, through to the results' rows."""
+        clock = types.SimpleNamespace(allow_for=lambda ms: None, time=lambda work: (2.0, work() is None))
+        real_tensors, real_methods = compare_pytorch.make_tensors, compare_pytorch.torch_methods
+        replaced = {"Clock": lambda size: clock, "extra_bytes": lambda work, size: 77, "kernels_of": lambda work: ([("gemm", 5.0)], 0), "still_alive": lambda: None,
+                    "make_tensors": lambda problem: real_tensors(problem, "cpu"), "torch_methods": lambda n, causal, device: real_methods(n, causal, "cpu"), "SECONDS": {"table": 0}}
+        on_cuda = {"synchronize": lambda: None, "empty_cache": lambda: None, "get_device_properties": lambda n: types.SimpleNamespace(L2_cache_size=1)}
+        problem = {"dtype": "fp32", "batch": 1, "heads": 2, "seqlen": 64, "head_dim": 64, "causal": True}
+        asked = {**problem, "passes": ["forward", "backward"], "methods": ["eager"]}
+        with mock.patch.multiple(compare_pytorch, **replaced), mock.patch.multiple(torch.cuda, **on_cuda):
+            found = compare_pytorch.rows_of(asked)
+            for error, answer in ((torch.cuda.OutOfMemoryError("CUDA out of memory. Tried"), "forward"), (RuntimeError("CUDA error: illegal\nmore"), "failed")):
+                with mock.patch.object(compare_pytorch, "run_pass", side_effect=error):
+                    self.assertIn(answer, compare_pytorch.rows_of(asked))
+        row = measure_rows.torch_row(found["backward"][0], "backward", problem)
+        self.assertEqual((row["method"], row["time"]["runs"], row["time"]["median_ms"], row["extra_bytes"], row["kernel_count"]), ("eager", 20, 2.0, 77, 1))
+        self.assertEqual(row["flops"]["useful"], 2.5 * 4 * 64 * 2 * 64 * 65 // 2)
+        self.assertLess(row["error"]["relative_l2"], 2e-6)
+        self.assertTrue(0 < row["error"]["worst_share"] < 1, row["error"])
 
     def test_bad_arguments(self):
-        for flags, text in ((("--heads", "0"), "--heads"), (("--dtype", "fp8"), "fp8"), (("--json", "/nowhere/x.json"), "cannot be written"), (("--sequence", "3"), "--sequence")):
-            with self.subTest(flags=flags), contextlib.redirect_stderr(io.StringIO()) as line, self.assertRaises(SystemExit) as end:
-                options(*flags)
-            self.assertEqual((end.exception.code, line.getvalue().count("\n")), (2, 1))
-            self.assertIn(text, line.getvalue())
+        for flags, text in ((("--heads", "0"), "--heads"), (("--dtype", "fp8"), "fp8"), (("--json", "/nowhere/x.json"), "cannot be written")):
+            code, out, err = script("measuring/compare_pytorch.py", *flags)
+            self.assertEqual((code, out, err.count("\n")), (2, "", 1), err)
+            self.assertIn(text, err)
 
     def test_without_a_gpu(self):
-        done = subprocess.run([sys.executable, REPOSITORY / "plots" / "compare_pytorch.py"], capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (3, "", 1), done.stderr)
-        self.assertIn("sees no CUDA GPU", done.stderr)
+        code, out, err = script("measuring/compare_pytorch.py")
+        self.assertEqual((code, out, err.count("\n")), (3, "", 1), err)
+        self.assertIn("sees no CUDA GPU", err)
 
 
 if __name__ == "__main__":
