@@ -1,8 +1,8 @@
 // step09  split keys                                                                          docs/09-split-keys.md
 //
-// Few heads leave most of a GPU idle: a block owns queries, and there are not enough of those. So the keys of a row are shared
-// out too. Each part is step04 on keys of its own, with an O and an LSE of its own; and as alpha merges two tiles, e^(LSE_s - LSE)
-// merges the parts.
+// Few heads leave most of a GPU idle: a block owns queries, and there are not enough of those. So the keys of a row
+// are shared out too. Each part is step04 on keys of its own, with an O and an LSE of its own; and as alpha merges
+// two tiles, e^(LSE_s - LSE) merges the parts.
 //
 //      Q, keys of part 0 ▶ [ step04 ] ──▶ O_0, LSE_0 ─┐
 //      Q, keys of part 1 ▶ [ step04 ] ──▶ O_1, LSE_1 ─┼▶ [ O = sum of e^(LSE_s - LSE) O_s ] ──▶ O, LSE
@@ -22,7 +22,7 @@ struct PartMask : Mask {
 
   __device__ __forceinline__ Place place_of_block(int rows) {
     const Place place = Mask::place_of_block(rows);
-    seqlen_k -= place.head % parts * keys_per_part;  // and with it the diagonal, which lies seqlen_k - seqlen_q to the right
+    seqlen_k -= place.head % parts * keys_per_part;  // and so the diagonal, which lies seqlen_k - seqlen_q to the right
     return place;
   }
   __device__ __forceinline__ int keys_end(int i_end) const {
@@ -36,7 +36,9 @@ template <class View>
 struct PartView {
   View whole;
   int parts, rows_per_part;
-  __device__ __forceinline__ View head(int part) const { return whole.head(part / parts).rows_from(part % parts * rows_per_part); }
+  __device__ __forceinline__ View head(int part) const {
+    return whole.head(part / parts).rows_from(part % parts * rows_per_part);
+  }
 };
 
 constexpr int kMostParts = 128, kMergeWarps = 4;
@@ -45,8 +47,8 @@ struct MergeSram {
   SramTile<float, kMergeWarps, kMostParts> weight;
 };
 
-/// O = sum over parts of e^(LSE_s - LSE) O_s with LSE = log of the sum of e^LSE_s. A warp owns a row; a part that saw none of
-/// its keys has LSE_s = -inf and weighs nothing.
+/// O = sum over parts of e^(LSE_s - LSE) O_s with LSE = log of the sum of e^LSE_s. A warp owns a row; a part that saw
+/// none of its keys has LSE_s = -inf and weighs nothing.
 template <class E>
 __global__ void merge(
     int parts,
@@ -79,38 +81,46 @@ __global__ void merge(
   const float inverse = l[0] > 0 ? 1 / l[0] : 0;
   for (int64_t col = lane; col < O.cols; col += 32) {
     float o = 0;
-    ATTN_UNROLL_4 for (int s = 0; s < parts; ++s) o += sram.weight.load(warp, s) * partial_O.head(head).load(s * O.rows + row, col);
+    ATTN_UNROLL_4 for (int s = 0; s < parts; ++s)
+      o += sram.weight.load(warp, s) * partial_O.head(head).load(s * O.rows + row, col);
     O.head(head).store(row, col, o * inverse);
   }
   if (lane == 0) LSE.head(head).store(0, row, finite(m[0]) + logf(l[0]));
 }
 
-// Where a few queries are all there are (decoding), what counts is how many bytes of K and V are on their way: many small blocks.
+// Where a few queries are all there are (decoding), what counts is how many bytes of K and V are on their way: many
+// small blocks.
 template <class E>
 using FewQueriesOnTensorCores = TileList<Tile<E, 16, 32, 64, 1, 4, 16>, Tile<E, 16, 32, 128, 1, 4, 10>>;
-using FewQueriesTiles = Joined<TileList<Tile<float, 8, 32, 64, 1, 8, 8>, Tile<float, 8, 16, 128, 1, 8, 8>>, FewQueriesOnTensorCores<half>, FewQueriesOnTensorCores<bfloat16>>::type;
+using FewQueriesTiles = Joined<TileList<Tile<float, 8, 32, 64, 1, 8, 8>, Tile<float, 8, 16, 128, 1, 8, 8>>,
+                               FewQueriesOnTensorCores<half>, FewQueriesOnTensorCores<bfloat16>>::type;
 constexpr int kFewQueries = 16;
 using Tiles = Joined<FewQueriesTiles, ForwardTiles>::type;
 
-/// The rule of --splits auto. Costs are counted in the time that a block takes for one key tile: a part of c tiles takes c + 1, as it has its
-/// Q to load and its O to store, and merging takes 4. The places of the GPU are filled in rounds. More
-/// parts need more memory: they are taken where they save 5 %.
+/// The rule of --splits auto. Costs are counted in the time that a block takes for one key tile: a part of c tiles
+/// takes c + 1, as it has its Q to load and its O to store, and merging takes 4. The places of the GPU are filled in
+/// rounds. More parts need more memory: they are taken where they save 5 %.
 inline Splits splits(const Problem& p) {
   constexpr int64_t kPartCost = 1, kMergeCost = 4;
-  const auto made_of = [&](int64_t c, const std::string& reason) { return Splits{ceil_div(p.seqlen_k, c * p.tile.bc), c * p.tile.bc, reason}; };
+  const auto parts_of = [&](int64_t c, const std::string& reason) {
+    return Splits{ceil_div(p.seqlen_k, c * p.tile.bc), c * p.tile.bc, reason};
+  };
   const int64_t tiles = ceil_div(p.seqlen_k, p.tile.bc), most = std::min<int64_t>(tiles, kMostParts);
-  if (p.splits > most) return made_of(ceil_div(tiles, most), "asked for " + std::to_string(p.splits) + ", " + std::to_string(most) + " at most here");
-  if (p.splits > 0) return made_of(ceil_div(tiles, p.splits), "as asked");
+  if (p.splits > most)
+    return parts_of(ceil_div(tiles, most), "asked for " + std::to_string(p.splits) + ", most: " + std::to_string(most));
+  if (p.splits > 0) return parts_of(ceil_div(tiles, p.splits), "as asked");
 
   int64_t blocks_per_sm = 1;
   with_tile(p, Tiles{}, [&](auto tile) { blocks_per_sm = tile.kBlocksPerSm; });
-  const int64_t places = std::max(p.multiprocessors, 1) * blocks_per_sm, query_tiles = ceil_div(p.seqlen_q, p.tile.br);
+  const int64_t places = std::max(p.multiprocessors, 1) * blocks_per_sm;
+  const int64_t query_tiles = ceil_div(p.seqlen_q, p.tile.br);
   const auto cost = [&](int64_t c) {
-    const auto work = [&](int64_t seen) { return seen + ceil_div(seen, c) * kPartCost; };  // of a query tile that sees so many key tiles
+    const auto work = [&](int64_t seen) { return seen + ceil_div(seen, c) * kPartCost; };  // of a query tile
     int64_t sum = p.causal ? 0 : query_tiles * work(tiles);
     for (int64_t end = p.tile.br; p.causal && end < p.seqlen_q + p.tile.br; end += p.tile.br)
       sum += work(ceil_div(std::max<int64_t>(0, std::min(end, p.seqlen_q) + p.seqlen_k - p.seqlen_q), p.tile.bc));
-    const int64_t longest = c + kPartCost, rounds = std::max<int64_t>(1, ceil_div(p.heads_total() * sum, places * longest));
+    const int64_t longest = c + kPartCost;
+    const int64_t rounds = std::max<int64_t>(1, ceil_div(p.heads_total() * sum, places * longest));
     return rounds * longest + (c < tiles ? kMergeCost : 0);
   };
   int64_t best = tiles, least = cost(tiles);
@@ -119,9 +129,11 @@ inline Splits splits(const Problem& p) {
     if (c == ceil_div(tiles, parts - 1)) continue;
     if (const int64_t here = cost(c); here * 105 < least * 100) best = c, least = here;
   }
-  const std::string blocks = std::to_string(p.heads_total() * query_tiles) + " blocks without, " + std::to_string(places) + " places on " + std::to_string(p.multiprocessors) + " SMs";
+  const std::string blocks = std::to_string(p.heads_total() * query_tiles) + " blocks without, " +
+                             std::to_string(places) + " places on " + std::to_string(p.multiprocessors) + " SMs";
   const int64_t longest = std::max<int64_t>(ceil_div(tiles, most), kLongestChain / p.tile.bc);
-  return best <= longest ? made_of(best, "auto: " + blocks) : made_of(longest, "auto: no sum runs over more than " + std::to_string(kLongestChain) + " keys; " + blocks);
+  if (best <= longest) return parts_of(best, "auto: " + blocks);
+  return parts_of(longest, "auto: no sum runs over more than " + std::to_string(kLongestChain) + " keys; " + blocks);
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
@@ -130,16 +142,21 @@ inline void forward(const Problem& p, const Tensors& t) {
   with_tile(p, Tiles{}, [&](auto tile) {
     using T = decltype(tile);
     using E = typename T::Element;
-    if (parts == 1) return step04::launch_attention<T>(p, t);
     using In = PartView<typename T::In>;
+    if (parts == 1) return step04::launch_attention<T>(p, t);
     const int64_t heads = p.heads_total();
     void *partial_O = t.scratch("partial O"), *partial_LSE = t.scratch("partial LSE");
-    launch("attention", step04::attention<T, PartMask, In, Global<float>>, heads * parts * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(step04::Sram<T>),
-           PartMask{{p.seqlen_q, p.seqlen_k, p.causal}, parts, keys_per_part}, p.softmax_scale, In{query_rows<E>(p, Source{t.q, "Q"}), parts, 0},
-           In{key_rows<E>(p, Source{t.k, "K"}), parts, keys_per_part}, In{key_rows<E>(p, Source{t.v, "V"}), parts, keys_per_part},
-           view<float>(Target{partial_O, "partial O"}, heads * parts, p.seqlen_q, p.head_dim), view<float>(Target{partial_LSE, "partial LSE"}, heads * parts, 1, p.seqlen_q));
+    launch("attention", step04::attention<T, PartMask, In, Global<float>>,
+           heads * parts * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(step04::Sram<T>),
+           PartMask{{p.seqlen_q, p.seqlen_k, p.causal}, parts, keys_per_part}, p.softmax_scale,
+           In{query_rows<E>(p, Source{t.q, "Q"}), parts, 0},
+           In{key_rows<E>(p, Source{t.k, "K"}), parts, keys_per_part},
+           In{key_rows<E>(p, Source{t.v, "V"}), parts, keys_per_part},
+           view<float>(Target{partial_O, "partial O"}, heads * parts, p.seqlen_q, p.head_dim),
+           view<float>(Target{partial_LSE, "partial LSE"}, heads * parts, 1, p.seqlen_q));
     launch("merge", merge<E>, ceil_div(p.L(), kMergeWarps), 32 * kMergeWarps, sizeof(MergeSram), parts,
-           view<float>(Source{partial_O, "partial O"}, heads, parts * p.seqlen_q, p.head_dim), view<float>(Source{partial_LSE, "partial LSE"}, heads, parts, p.seqlen_q),
+           view<float>(Source{partial_O, "partial O"}, heads, parts * p.seqlen_q, p.head_dim),
+           view<float>(Source{partial_LSE, "partial LSE"}, heads, parts, p.seqlen_q),
            query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}), p.L());
   });
 }
@@ -147,31 +164,39 @@ inline void forward(const Problem& p, const Tensors& t) {
 inline std::vector<Scratch> scratch(const Problem& p) {
   const int64_t parts = splits(p).parts;
   if (parts == 1) return {};
-  return {{.name = "partial O", .bytes = parts * p.Xq() * 4, .handed_on = true}, {.name = "partial LSE", .bytes = parts * p.L() * 4, .handed_on = true}};
+  return {{.name = "partial O", .bytes = parts * p.Xq() * 4, .handed_on = true},
+          {.name = "partial LSE", .bytes = parts * p.L() * 4, .handed_on = true}};
 }
 
-/// Each part loads its queries; all parts together load the keys that one block would, since a part is a whole number of tiles.
+/// Each part loads its queries; all parts together load the keys that one block would: a part is a whole number of
+/// tiles.
 inline std::vector<KernelCost> cost(const Problem& p) {
   const int64_t parts = splits(p).parts;
   if (parts == 1) return step04::cost(p);
   const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
-  return {KernelCost("attention", p).loads("Q", parts * p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-              .stores("partial O", parts * p.Xq(), parts * p.Xq()).stores("partial LSE", parts * p.L(), parts * p.L()).multiplies(visits, 2),
-          KernelCost("merge", p).loads("partial O", parts * p.Xq(), parts * p.Xq()).loads("partial LSE", parts * p.L(), parts * p.L())
+  return {KernelCost("attention", p).loads("Q", parts * p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk())
+              .loads("V", visits.rows * p.row(), p.Xk()).stores("partial O", parts * p.Xq(), parts * p.Xq())
+              .stores("partial LSE", parts * p.L(), parts * p.L()).multiplies(visits, 2),
+          KernelCost("merge", p).loads("partial O", parts * p.Xq(), parts * p.Xq())
+              .loads("partial LSE", parts * p.L(), parts * p.L())
               .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L())};
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
-  const auto choices = [&](auto list) { return tile_choices(p, list, [](auto t) { return sizeof(step04::Sram<decltype(t)>); }); };
-  std::vector<TileChoice> few = choices(FewQueriesTiles{}), many = choices(ForwardTiles{});
-  std::vector<TileChoice>& first = p.seqlen_q <= kFewQueries ? few : many;
-  first.insert(first.end(), &first == &few ? many.begin() : few.begin(), &first == &few ? many.end() : few.end());
+  const auto choices = [&](auto list) {
+    return tile_choices(p, list, [](auto t) { return sizeof(step04::Sram<decltype(t)>); });
+  };
+  std::vector<TileChoice> first = choices(FewQueriesTiles{}), rest = choices(ForwardTiles{});
+  if (p.seqlen_q > kFewQueries) std::swap(first, rest);
+  first.insert(first.end(), rest.begin(), rest.end());
   return first;
 }
 
 inline Step step() {
-  return {.id = "step09", .title = "split keys", .idea = "several blocks share a row's keys, each with an O and an LSE of its own, and a second kernel merges them",
-          .chapter = "docs/09-split-keys.md", .before = "step04", .tiles = tiles, .largest_head_dim = 256, .splits = splits,
+  return {.id = "step09", .title = "split keys",
+          .idea = "several blocks share a row's keys, each with its own O and LSE, and a second kernel merges them",
+          .chapter = "docs/09-split-keys.md", .before = "step04", .tiles = tiles, .largest_head_dim = 256,
+          .splits = splits,
           .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
 }
 

@@ -1,4 +1,4 @@
-// step09: exact and to the byte with every number of parts, a rule that is worked out by hand, and parts that see no key.
+// step09: exact and to the byte with every number of parts, a rule worked out by hand, and parts that see no key.
 #include "tests/run_method.h"
 
 using namespace attention;
@@ -23,7 +23,8 @@ int64_t check_parts(Device& device, Case c) {
     CHECK(splits.parts * splits.keys_per_part >= c.problem.seqlen_k);
     CHECK((splits.parts - 1) * splits.keys_per_part < c.problem.seqlen_k);
     most = std::max(most, splits.parts);
-    INFO("Nq " << c.problem.seqlen_q << ", Nk " << c.problem.seqlen_k << ", d " << c.problem.head_dim << (c.problem.causal ? ", causal, " : ", ") << splits.parts << " parts");
+    INFO("Nq " << c.problem.seqlen_q << ", Nk " << c.problem.seqlen_k << ", d " << c.problem.head_dim
+               << (c.problem.causal ? ", causal, " : ", ") << splits.parts << " parts");
     const StepRun run = run_method(device, step09().methods.front(), c.problem, c.inputs());
     check_exact(run, c.problem, reference);
     if (device.kind() == DeviceKind::cpu) check_counts(run, step09().methods.front(), c.problem);
@@ -95,21 +96,26 @@ TEST_CASE("split keys: one part is step04, to the bit and to the byte") {
   c.problem.splits = 1;
   c.problem.tile = {64, 64};
   const Step& step04 = *find_step(DeviceKind::cpu, "step04");
-  CHECK(same_bits(run_method(*device, step09().methods.front(), c.problem, c.inputs()), run_method(*device, step04.methods.front(), c.problem, c.inputs())));
-  CHECK(scratch_of(step09().methods.front(), c.problem).empty());
-  CHECK(by_tensor(step09().methods.front().cost(c.problem).front().requested) == by_tensor(step04.methods.front().cost(c.problem).front().requested));
+  const Method &split = step09().methods.front(), &whole = step04.methods.front();
+  const StepRun one_part = run_method(*device, split, c.problem, c.inputs());
+  CHECK(same_bits(one_part, run_method(*device, whole, c.problem, c.inputs())));
+  CHECK(scratch_of(split, c.problem).empty());
+  CHECK(by_tensor(split.cost(c.problem).front().requested) == by_tensor(whole.cost(c.problem).front().requested));
 }
 
 TEST_CASE("split keys: the bytes of two parts, worked out by hand") {
-  // N = 128, one head, fp32, d = 64, tiles 64x64, a tile of keys per part: Q is 32768 bytes, and each part loads it; of K and V a query
-  // tile loads half in each part, so all of both per query tile; a part stores an O of 32768 and an LSE of 512 bytes, the merge loads them.
+  // N = 128, one head, fp32, d = 64, tiles 64x64, a tile of keys per part: Q is 32768 bytes, and each part loads it;
+  // of K and V a query tile loads half in each part, so all of both; a part stores an O of 32768 and an LSE of 512
+  // bytes, which the merge loads.
   Problem p = problem_of(1, 128, 128, 64, Dtype::fp32);
   p.tile = {64, 64};
   p.splits = 2;
   const std::vector<KernelCost> cost = step09().methods.front().cost(p);
   REQUIRE(cost.size() == 2);
-  CHECK(by_tensor(cost[0].requested) == BytesByTensor{{"Q", {65536, 0}}, {"K", {65536, 0}}, {"V", {65536, 0}}, {"partial O", {0, 65536}}, {"partial LSE", {0, 1024}}});
-  CHECK(by_tensor(cost[1].requested) == BytesByTensor{{"partial O", {65536, 0}}, {"partial LSE", {1024, 0}}, {"O", {0, 32768}}, {"LSE", {0, 512}}});
+  CHECK(by_tensor(cost[0].requested) == BytesByTensor{{"Q", {65536, 0}}, {"K", {65536, 0}}, {"V", {65536, 0}},
+                                                      {"partial O", {0, 65536}}, {"partial LSE", {0, 1024}}});
+  CHECK(by_tensor(cost[1].requested) == BytesByTensor{{"partial O", {65536, 0}}, {"partial LSE", {1024, 0}},
+                                                      {"O", {0, 32768}}, {"LSE", {0, 512}}});
   CHECK(cost[0].executed_flops == 4 * 128 * 128 * 64);
   const std::vector<Scratch> scratch = scratch_of(step09().methods.front(), p);
   REQUIRE(scratch.size() == 2);
@@ -136,7 +142,7 @@ TEST_CASE("split keys: auto splits where blocks are few, and only there") {
   CHECK(parts_of(problem_of(128, 4096, 4096, 64, Dtype::fp16, true)) == 1);
   CHECK(parts_of(problem_of(64, 4096, 4096, 128, Dtype::fp16)) == 1);
   CHECK(parts_of(problem_of(1, 64, 64, 64, Dtype::fp32)) == 1);  // one tile
-  // Few queries take small tiles, and as many parts as give each place of the GPU a block: 132 SMs x 10 places / 32 heads.
+  // Few queries take small tiles, and as many parts as give each place a block: 132 SMs x 10 places / 32 heads.
   const Problem decode = problem_of(32, 1, 65536, 128, Dtype::fp16);
   CHECK(decode.tile == TileShape{16, 32});
   CHECK(parts_of(decode) == 41);
