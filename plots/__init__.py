@@ -1,4 +1,5 @@
 """The scripts, a room each: measuring, tables, figures, documents. Needs the Python that README.md names."""
+
 import sys
 
 if sys.version_info < (3, 10):

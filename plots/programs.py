@@ -1,8 +1,9 @@
 """The programs of a build and what each says of itself: `./stepNN --describe`. No script holds a list of steps.
 
-    for program in described("build"):
-        print(program["id"], program["dtypes"])
+for program in described("build"):
+    print(program["id"], program["dtypes"])
 """
+
 import concurrent.futures
 import json
 import pathlib
@@ -16,8 +17,8 @@ CANNOT_SERVE = 3  # the exit code of a program that cannot serve this device, sh
 
 
 def described(folder):
-    """What each program of a build folder prints for --describe, with its `path`, in the order of the names. Raises Stop
-    when one of them does not describe itself."""
+    """What each program of a build folder prints for --describe, with its `path`, in the order of the names. Raises
+    Stop when one of them does not describe itself."""
     folder = pathlib.Path(folder).resolve()
     paths = sorted(path for path in folder.iterdir() if PROGRAM.fullmatch(path.name)) if folder.is_dir() else []
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -33,8 +34,8 @@ def describe(path):
 
 
 def methods_of(program):
-    """[(name, backward)] of what a program is told of for: its backwards where it has any, since its forward is then there to
-    save what they need; else its forward. A name is the program's, and its method's where it has several."""
+    """[(name, backward)] of what a program is told of for: its backwards where it has any, since its forward is then
+    there to save what they need; else its forward. A name is the program's, and its method's where it has several."""
     backwards = [method for method in program["methods"] if method["backward"]]
     several = len(program["methods"]) > 1
     return [
@@ -44,7 +45,8 @@ def methods_of(program):
 
 
 def products_of(program, dtype):
-    """The values of --product to run a dtype with; (None,) where there is no choice, () where the dtype is not served."""
+    """The values of --product to run a dtype with; (None,) where there is no choice, () where the dtype is not
+    served."""
     if dtype not in program["dtypes"]:
         return ()
     return tuple(program["products"][dtype]) if dtype == "fp32" else (None,)
@@ -53,4 +55,6 @@ def products_of(program, dtype):
 def runs_on(program, capability):
     """Whether a program has kernels for a GPU of this compute capability, 90 for 9.0."""
     gpu = program["devices"]["gpu"]
-    return gpu["compiled"] and gpu.get("capability_exactly", capability) == capability >= gpu.get("capability_at_least", 0)
+    return gpu["compiled"] and gpu.get("capability_exactly", capability) == capability >= gpu.get(
+        "capability_at_least", 0
+    )

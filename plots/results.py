@@ -1,12 +1,13 @@
-"""The results files, docs/results/<gpu>.json: reading, merging, selecting, writing. docs/results/README.md describes the format.
+"""The results files, docs/results/<gpu>.json: reading, merging, selecting, writing. docs/results/README.md describes
+the format.
 
     results = load(["docs/results/nvidia-h200.json"])
     for row in rows(results, dtype="fp16", head_dim=64, causal=False, set="sizes", **{"pass": "forward"}):
         print(row["gpu"], row["method"], row["seqlen"], row["time"] and row["time"]["median_ms"])
 
-A row read here carries two keys beside those of its file: `gpu`, the file's GPU in lower case with dashes (nvidia-h200), and `set`,
-which problem it belongs to (set_of()). Needs the standard library only.
-"""
+A row read here carries two keys beside those of its file: `gpu`, the file's GPU in lower case with dashes
+(nvidia-h200), and `set`, which problem it belongs to (set_of()). Needs the standard library only."""
+
 import contextlib
 import json
 import pathlib
@@ -30,11 +31,13 @@ def readable(paths):
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         told = f"{type(error).__name__}: {error}".replace("\n", " ")
-        raise ResultsError(f"{', '.join(map(str, paths))}: not as docs/results/README.md describes it ({told})") from error
+        raise ResultsError(
+            f"{', '.join(map(str, paths))}: not as docs/results/README.md describes it ({told})"
+        ) from error
 
 
 def slug(gpu):
-    """"NVIDIA H200" -> "nvidia-h200"."""
+    """ "NVIDIA H200" -> "nvidia-h200"."""
     return gpu.lower().replace(" ", "-")
 
 
@@ -49,7 +52,8 @@ def heads_of(head_dim):
 
 
 def set_of(row):
-    """"sizes": the measured sizes; "scaling": one batch of 16 heads in fp16 at d 64, time and memory against N; else "other"."""
+    """ "sizes": the measured sizes; "scaling": one batch of 16 heads in fp16 at d 64, time and memory against N; else
+    "other"."""
     if row["heads"] == heads_of(row["head_dim"]) and row["batch"] == batch_of(row["seqlen"]):
         return "sizes"
     scaling = (row["batch"], row["heads"], row["head_dim"], row["dtype"], row["causal"]) == (1, 16, 64, "fp16", False)
@@ -76,15 +80,21 @@ def name_of(row):
 
 
 def place(row):
-    """What rows of a configuration are sorted by: the steps by number, on tensor cores after, the row with cuBLAS, PyTorch; what is
-    equal stays in the file's order."""
+    """What rows of a configuration are sorted by: the steps by number, on tensor cores after, the row with cuBLAS,
+    PyTorch; what is equal stays in the file's order."""
     step = row["method"].split()[0]
-    return (0 if step.startswith("step") else 1 if row["ours"] else 2, row["product"] == TENSOR_CORES, step if row["ours"] else "")
+    return (
+        0 if step.startswith("step") else 1 if row["ours"] else 2,
+        row["product"] == TENSOR_CORES,
+        step if row["ours"] else "",
+    )
 
 
 def configuration_text(row):
-    """"fp16, B 4, H 32, N 4096, d 64, causal"."""
-    return f"{row['dtype']}, B {row['batch']}, H {row['heads']}, N {row['seqlen']}, d {row['head_dim']}" + (", causal" if row["causal"] else "")
+    """ "fp16, B 4, H 32, N 4096, d 64, causal"."""
+    return f"{row['dtype']}, B {row['batch']}, H {row['heads']}, N {row['seqlen']}, d {row['head_dim']}" + (
+        ", causal" if row["causal"] else ""
+    )
 
 
 def driver_version():
@@ -96,7 +106,8 @@ def driver_version():
     return stdout.strip() if code == 0 else None
 
 
-# ---- reading ------------------------------------------------------------------------------------------------------------------
+# ---- reading
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def read(path):
@@ -119,12 +130,18 @@ def check_rows(path, rows_of_file):
     known = set()
     for row in rows_of_file:
         where = f"{path}: {row.get('method')} {row.get('pass')}"
-        lacking = [key for key in (*CONFIGURATION, "method", "pass", "product", "ours", "not_run", "emulated", "verified", "time") if key not in row]
+        lacking = [
+            key
+            for key in (*CONFIGURATION, "method", "pass", "product", "ours", "not_run", "emulated", "verified", "time")
+            if key not in row
+        ]
         if lacking:
             raise ResultsError(f"{where}: a row lacks {', '.join(lacking)}")
         where = f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)})"
         if (row["product"] in PRODUCTS) != (row["ours"] and row["dtype"] == "fp32"):
-            raise ResultsError(f"{where}: product {row['product']}; our rows in fp32 have {' or '.join(PRODUCTS)}, others null")
+            raise ResultsError(
+                f"{where}: product {row['product']}; our rows in fp32 have {' or '.join(PRODUCTS)}, others null"
+            )
         if row["emulated"]:
             raise ResultsError(f"{where}: an emulated row; a CPU's time is no GPU's")
         if row["not_run"] is None and row["ours"] and row["verified"] is not True:
@@ -135,8 +152,8 @@ def check_rows(path, rows_of_file):
 
 
 def load(paths, each=False):
-    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. With `each` every file is an entry of
-    its own, under its name: many machines with the same GPU. Raises ResultsError."""
+    """{gpu: object} of the files, one entry per GPU; several files of a GPU (shards) become one. With `each` every file
+    is an entry of its own, under its name: many machines with the same GPU. Raises ResultsError."""
     merged = {}
     for path in paths:
         result = read(path)
@@ -151,9 +168,13 @@ def load(paths, each=False):
 
 
 def merge(first, second, path):
-    """Two objects of one GPU as one; `path`, the second's, is for the error. The same row may not come from two commits or twice."""
+    """Two objects of one GPU as one; `path`, the second's, is for the error. The same row may not come from two commits
+    or twice."""
     if first["commit"] != second["commit"]:
-        raise ResultsError(f"{path}: rows of commit {second['commit']}, other files of {first['gpu']} are of commit {first['commit']}: one GPU, one commit")
+        raise ResultsError(
+            f"{path}: rows of commit {second['commit']}, other files of {first['gpu']} are of commit "
+            f"{first['commit']}: one GPU, one commit"
+        )
     for key, version in first["versions"].items():
         other = second["versions"].get(key)
         if None not in (version, other) and version != other and not key.endswith("_reason"):
@@ -161,53 +182,85 @@ def merge(first, second, path):
     known = {row_key(row) for row in first["rows"]}
     for row in second["rows"]:
         if row_key(row) in known:
-            raise ResultsError(f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)}) is in another file of {first['gpu']} too")
+            raise ResultsError(
+                f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)}) is in another file of "
+                f"{first['gpu']} too"
+            )
     fuller = first if first.get("device") else second
     device = {key: fuller[key] for key in ("device", "device_reason") if key in fuller}
-    return {**first, **device, "date": max(first["date"], second["date"]), "versions": joined_versions(first["versions"], second["versions"]),
-            "rows": first["rows"] + second["rows"], "sweeps": first["sweeps"] + second["sweeps"]}
+    return {
+        **first,
+        **device,
+        "date": max(first["date"], second["date"]),
+        "versions": joined_versions(first["versions"], second["versions"]),
+        "rows": first["rows"] + second["rows"],
+        "sweeps": first["sweeps"] + second["sweeps"],
+    }
 
 
 def joined_versions(first, second):
     """A version that one side alone knows (a shard without PyTorch) counts for both."""
-    known = {key: value for versions in (first, second) for key, value in versions.items() if value is not None and not key.endswith("_reason")}
+    known = {
+        key: value
+        for versions in (first, second)
+        for key, value in versions.items()
+        if value is not None and not key.endswith("_reason")
+    }
     absent = {key: value for key, value in {**second, **first}.items() if key.removesuffix("_reason") not in known}
     return {**known, **absent}
 
 
-# ---- selecting ----------------------------------------------------------------------------------------------------------------
+# ---- selecting
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def rows(results, **wanted):
-    """The rows of all GPUs whose keys have the wanted values, in the files' order: rows(results, method="step04", seqlen=4096). Rows
-    that have no choice of product fit any."""
+    """The rows of all GPUs whose keys have the wanted values, in the files' order: rows(results, method="step04",
+    seqlen=4096). Rows that have no choice of product fit any."""
     fits = lambda row, key, value: row.get(key) == value or (key == "product" and row["product"] is None)
-    return [row for result in results.values() for row in result["rows"] if all(fits(row, key, value) for key, value in wanted.items())]
+    return [
+        row
+        for result in results.values()
+        for row in result["rows"]
+        if all(fits(row, key, value) for key, value in wanted.items())
+    ]
 
 
 def one_row(results, **wanted):
     """The one row that fits, None when there is none. Raises ResultsError when several do."""
     found = rows(results, **wanted)
     if len(found) > 1:
-        raise ResultsError(f"{len(found)} rows fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more")
+        raise ResultsError(
+            f"{len(found)} rows fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more"
+        )
     return found[0] if found else None
 
 
 def beside(results, row, method):
-    """The row of another method at the same configuration, pass and GPU, on CUDA cores where there is a choice: the base of speedups.
-    None where it is missing or did not run."""
-    other = one_row(results, gpu=row["gpu"], method=method, product=CUDA_CORES, **{"pass": row["pass"]}, **{key: row[key] for key in CONFIGURATION})
+    """The row of another method at the same configuration, pass and GPU, on CUDA cores where there is a choice: the
+    base of speedups. None where it is missing or did not run."""
+    other = one_row(
+        results,
+        gpu=row["gpu"],
+        method=method,
+        product=CUDA_CORES,
+        **{"pass": row["pass"]},
+        **{key: row[key] for key in CONFIGURATION},
+    )
     return None if other is None or other["not_run"] is not None else other
 
 
 def at(value, path):
-    """The value at a dotted path, "time.median_ms" or "kernels.dK_dV.time_ms" (entries of a list by their name, with _ for a space, or by
-    their number); None where something on the way is null. Raises ResultsError for a name that is not there."""
+    """The value at a dotted path, "time.median_ms" or "kernels.dK_dV.time_ms" (entries of a list by their name, with _
+    for a space, or by their number); None where something on the way is null. Raises ResultsError for a name that is
+    not there."""
     for name in path.split("."):
         if value is None:
             return None
         if isinstance(value, list):
-            value = {str(n): entry for n, entry in enumerate(value)} | {entry["name"].replace(" ", "_"): entry for entry in value if isinstance(entry, dict) and "name" in entry}
+            value = {str(n): entry for n, entry in enumerate(value)} | {
+                entry["name"].replace(" ", "_"): entry for entry in value if isinstance(entry, dict) and "name" in entry
+            }
         if not isinstance(value, dict) or name not in value:
             raise ResultsError(f"no field {path}")
         value = value[name]
@@ -216,26 +269,41 @@ def at(value, path):
 
 def tile_product(device, dtype, head_dim, product=None):
     """What step00 measured of the tile product of a dtype and head_dim: R and R / BW. None where it did not."""
-    measured = device.get("split_tile_products", []) if dtype == "fp32" and product == TENSOR_CORES else device["tile_products"]
+    measured = (
+        device.get("split_tile_products", [])
+        if dtype == "fp32" and product == TENSOR_CORES
+        else device["tile_products"]
+    )
     return next((entry for entry in measured if (entry["dtype"], entry["head_dim"]) == (dtype, head_dim)), None)
 
 
 def one_sweep(result, **wanted):
-    """The tile sweep of one GPU's results that fits, with its tiles by their name and the best one as `fastest`; None when there is none."""
-    found = [sweep for sweep in result["sweeps"]
-             if all(sweep[key] == value for key, value in wanted.items() if key in CONFIGURATION) and wanted.get("set", set_of(sweep)) == set_of(sweep)]
+    """The tile sweep of one GPU's results that fits, with its tiles by their name and the best one as `fastest`; None
+    when there is none."""
+    found = [
+        sweep
+        for sweep in result["sweeps"]
+        if all(sweep[key] == value for key, value in wanted.items() if key in CONFIGURATION)
+        and wanted.get("set", set_of(sweep)) == set_of(sweep)
+    ]
     if len(found) > 1:
-        raise ResultsError(f"{len(found)} sweeps fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more")
+        raise ResultsError(
+            f"{len(found)} sweeps fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more"
+        )
     if not found:
         return None
     tiles = {entry["tile"]: entry for entry in found[0]["tiles"]}
     return {**found[0], "tiles": tiles, "fastest": tiles.get(found[0]["best"])}
 
 
-# ---- writing ------------------------------------------------------------------------------------------------------------------
+# ---- writing
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def save(result, path):
     """Writes one GPU's object, whole or not at all."""
-    stripped = {**result, "rows": [{key: value for key, value in row.items() if key not in READ_HERE} for row in result["rows"]]}
+    stripped = {
+        **result,
+        "rows": [{key: value for key, value in row.items() if key not in READ_HERE} for row in result["rows"]],
+    }
     write_whole(path, json.dumps(stripped, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -1,4 +1,5 @@
 """What the scripts share: the command line, running programs, files in UTF-8 that are written whole, tables in text."""
+
 import argparse
 import os
 import pathlib
@@ -41,8 +42,8 @@ def positive(text):
 
 
 def end_with(main):
-    """Ends the program with main()'s exit code, or that of a Stop. A reader that has gone (`| head`) is no error, and neither is
-    a terminal that does not know a letter."""
+    """Ends the program with main()'s exit code, or that of a Stop. A reader that has gone (`| head`) is no error, and
+    neither is a terminal that does not know a letter."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")
     try:
@@ -80,7 +81,8 @@ def read_text(path):
 
 
 def write_whole(path, content):
-    """Writes text (in UTF-8) or bytes, whole or not at all. Two writers at once do not meet: the last one's file stays."""
+    """Writes text (in UTF-8) or bytes, whole or not at all. Two writers at once do not meet: the last one's file
+    stays."""
     path = pathlib.Path(path)
     content = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():  # /dev/null, a pipe: a rename would put a file in its place
@@ -109,12 +111,14 @@ def bytes_text(count):
     return f"{count} B"
 
 
-def table_text(lines, left=1):
-    """A table for a terminal, of lines of cells, the heading first; `left` columns stand on the left. The last cell of a line
-    that is shorter than the heading runs on."""
+def table_text(lines, left=1, free=False):
+    """A table for a terminal, of lines of cells, the heading first; `left` columns stand on the left. The last cell runs on in
+    every line that is shorter than the heading, with `free` in all."""
     whole = len(lines[0])
-    fits = [line if len(line) == whole else line[:-1] for line in lines]
+    fits = [line if len(line) == whole and not free else line[:-1] for line in lines]
     widths = [max((len(line[n]) for line in fits if n < len(line)), default=0) for n in range(whole)]
     for line, fit in zip(lines, fits):
-        cells = [cell.ljust(width) if n < left else cell.rjust(width) for n, (cell, width) in enumerate(zip(fit, widths))]
+        cells = [
+            text.ljust(width) if n < left else text.rjust(width) for n, (text, width) in enumerate(zip(fit, widths))
+        ]
         yield "  ".join(cells + line[len(fit) :]).rstrip()

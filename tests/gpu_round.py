@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The whole round on a GPU, in one call: builds, runs all GPU tests, every program in each type that it describes, edges,
-compute-sanitizer, and the speed beside PyTorch, in turn; a short table comes last.
+"""The whole round on a GPU, in one call: builds, runs all GPU tests, every program in each type that it describes,
+edges, compute-sanitizer, and the speed beside PyTorch, in turn; a short table comes last.
 
     python3 tests/gpu_round.py --out round [--folder build-gpu] [--only build,tests,...]
 
-Logs and JSON lie in the folder of --out. What a machine lacks (compute-sanitizer, PyTorch) shows as n/a with the reason; anything that
-fails makes the exit code 1. Ten minutes on 16 cores; --only does a round in pieces. Needs the standard library only.
-"""
+Logs and JSON lie in the folder of --out. What a machine lacks (compute-sanitizer, PyTorch) shows as n/a with the
+reason; anything that fails makes the exit code 1. Ten minutes on 16 cores; --only does a round in pieces. Needs the
+standard library only."""
+
 import argparse
 import concurrent.futures
 import itertools
@@ -22,7 +23,11 @@ from plots.programs import CANNOT_SERVE, TENSOR_CORES, described, products_of, r
 from plots.results import beside, load, on_product, one_row, slug
 from plots.script import REPOSITORY, OneLineParser, Stop, call, end_with, last_line, table_text
 
-SHAPES = (("--head-dim", 64), ("--head-dim", 128, "--causal"), ("--head-dim", 64, "--seqlen", 1000, "--causal", "--init", "abs"))
+SHAPES = (
+    ("--head-dim", 64),
+    ("--head-dim", 128, "--causal"),
+    ("--head-dim", 64, "--seqlen", 1000, "--causal", "--init", "abs"),
+)
 EDGES = (
     ("--batch", 65536, "--heads", 1, "--seqlen", 1, "--check", "sample:64"),
     ("--seqlen-q", 1, "--seqlen-k", 8192, "--heads", 2),
@@ -33,10 +38,24 @@ EDGES = (
     ("--seqlen", 130, "--heads", 2, "--head-dim", 256),
     ("--seqlen", 1, "--heads", 1, "--init", "const:133120"),
     ("--seqlen", 77, "--heads", 2, "--causal", "--repeat", 200),
-    ("--seqlen", 131072, "--heads", 16, "--repeat", 1, "--check", "sample:16"),  # 4: no room for an N x N matrix, and says how many bytes
+    (
+        "--seqlen",
+        131072,
+        "--heads",
+        16,
+        "--repeat",
+        1,
+        "--check",
+        "sample:16",
+    ),  # 4: no room for an N x N matrix, and says how many bytes
 )
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-SPEEDS = (("fp32", 32, 64), ("fp32", 16, 128), ("fp16", 32, 64), ("fp16", 16, 128))  # dtype, heads, head_dim; batch 4, N 4096
+SPEEDS = (
+    ("fp32", 32, 64),
+    ("fp32", 16, 128),
+    ("fp16", 32, 64),
+    ("fp16", 16, 128),
+)  # dtype, heads, head_dim; batch 4, N 4096
 SLOWER, FAILED = 0.97, 0.9  # of the stored ratio to eager: below the first it shows, below the second it fails
 
 
@@ -64,27 +83,49 @@ class Round:
         """Those with kernels for this GPU, and its compute capability."""
         code, stdout, _ = call(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "--id=0"])
         capability = int(stdout.strip().replace(".", "")) if code == 0 else 0
-        here = [program for program in described(self.folder) if program["kind"] != "device" and runs_on(program, capability)]
+        here = [
+            program
+            for program in described(self.folder)
+            if program["kind"] != "device" and runs_on(program, capability)
+        ]
         if not here:
-            raise Stop(f"{self.folder}: no program there has kernels for this GPU (compute capability {capability or 'unknown'})")
+            raise Stop(
+                f"{self.folder}: no program there has kernels for this GPU (compute capability "
+                f"{capability or 'unknown'})"
+            )
         return here
 
     def many(self, name, cases, log, right=(0,)):
         """Runs (label, command) six at a time; one line for all. A refusal (exit 3) is no failure, and counted."""
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             done = list(pool.map(lambda case: (case[0], *self.run(log, case[1])), cases))
-        bad = [f"{label}: exit {code} {last_line(stderr)}" for label, code, _, stderr in done if code not in (*right, CANNOT_SERVE)]
+        bad = [
+            f"{label}: exit {code} {last_line(stderr)}"
+            for label, code, _, stderr in done
+            if code not in (*right, CANNOT_SERVE)
+        ]
         refused = sum(code == CANNOT_SERVE for _, code, _, _ in done)
-        self.line(name, not bad and refused < len(done), "; ".join(bad[:5]) or f"{len(done) - refused} runs, {refused} refused by name")
+        self.line(
+            name,
+            not bad and refused < len(done),
+            "; ".join(bad[:5]) or f"{len(done) - refused} runs, {refused} refused by name",
+        )
         return [(label, stdout) for label, code, stdout, _ in done if code == 0]
 
 
 def build(r):
     began = time.monotonic()
-    for command in (["cmake", "-S", REPOSITORY, "-B", r.folder, "-DATTN_CUDA=ON"], ["cmake", "--build", r.folder, "-j", os.cpu_count()]):
+    for command in (
+        ["cmake", "-S", REPOSITORY, "-B", r.folder, "-DATTN_CUDA=ON"],
+        ["cmake", "--build", r.folder, "-j", os.cpu_count()],
+    ):
         code, stdout, stderr = r.run("build", command, 1200)
         if code != 0:
-            raise Stop("the build failed:\n" + "\n".join([line for line in (stdout + stderr).splitlines() if "rror" in line][:20]), 1)
+            raise Stop(
+                "the build failed:\n"
+                + "\n".join([line for line in (stdout + stderr).splitlines() if "rror" in line][:20]),
+                1,
+            )
     r.line("build", True, f"{time.monotonic() - began:.0f} s")
 
 
@@ -99,7 +140,9 @@ def tests(r):
     """The tests that need a GPU; ctest runs alone what measures."""
     command = ["ctest", "--test-dir", r.folder, "-L", "gpu", "-j", 4, "--no-tests=error", "--output-on-failure"]
     code, stdout, _ = r.run("tests", command, 500)
-    r.line("ctest -L gpu", code == 0, next((line for line in stdout.splitlines() if "tests passed" in line), "no summary"))
+    r.line(
+        "ctest -L gpu", code == 0, next((line for line in stdout.splitlines() if "tests passed" in line), "no summary")
+    )
     for line in stdout.splitlines():
         if "***" in line or "Skipped" in line:
             print("   ", line)
@@ -127,16 +170,36 @@ def steps(r):
 
 def edges(r):
     programs = r.programs()
-    cases = [(f"{program['id']} {' '.join(map(str, flags))}",
-              [program["path"], "--device", "gpu", "--traffic", "off", *([] if "--repeat" in flags else ["--repeat", 2]), *flags])
-             for program in programs for flags in EDGES]
+    cases = [
+        (
+            f"{program['id']} {' '.join(map(str, flags))}",
+            [
+                program["path"],
+                "--device",
+                "gpu",
+                "--traffic",
+                "off",
+                *([] if "--repeat" in flags else ["--repeat", 2]),
+                *flags,
+            ],
+        )
+        for program in programs
+        for flags in EDGES
+    ]
     r.many("edges", cases, "edges", right=(0, 4))
-    for label, environment, code in (("no GPU is visible", {"CUDA_VISIBLE_DEVICES": ""}, CANNOT_SERVE), ("TF32 forced", {"NVIDIA_TF32_OVERRIDE": "1"}, 1)):
+    for label, environment, code in (
+        ("no GPU is visible", {"CUDA_VISIBLE_DEVICES": ""}, CANNOT_SERVE),
+        ("TF32 forced", {"NVIDIA_TF32_OVERRIDE": "1"}, 1),
+    ):
         program = next((p for p in programs if (p["kind"] == "yardstick") == (code == 1)), None)
         if program is None:
             r.line(label, None, "no yardstick in this build")
             continue
-        found, _, stderr = r.run("edges", [program["path"], "--device", "gpu", "--dtype", program["default_dtype"]], env={**os.environ, **environment})
+        found, _, stderr = r.run(
+            "edges",
+            [program["path"], "--device", "gpu", "--dtype", program["default_dtype"]],
+            env={**os.environ, **environment},
+        )
         r.line(f"{program['id']}, {label}", found == code, f"exit {found}: {last_line(stderr)}")
 
 
@@ -146,9 +209,13 @@ def sanitizer(r):
     for tool in TOOLS:
         cases = []
         for program in r.programs():
-            if program["kind"] != "attention" or (tool == "racecheck" and "capability_exactly" in program["devices"]["gpu"]):
+            if program["kind"] != "attention" or (
+                tool == "racecheck" and "capability_exactly" in program["devices"]["gpu"]
+            ):
                 continue  # racecheck sees neither the copy engine nor the warpgroup products: it would say nothing
-            for dtype, causal in itertools.product(dict.fromkeys((program["default_dtype"], "fp16")), ([], ["--causal"])):
+            for dtype, causal in itertools.product(
+                dict.fromkeys((program["default_dtype"], "fp16")), ([], ["--causal"])
+            ):
                 flags = [*flags_of(dtype, None), "--seqlen", 77, "--heads", 2, "--head-dim", 64, "--repeat", 1, *causal]
                 command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, program["path"], *flags]
                 cases.append((f"{program['id']} {dtype}{' causal' if causal else ''}", command))
@@ -160,8 +227,21 @@ def speed(r):
     stored = load(sorted((REPOSITORY / "docs" / "results").glob("*.json")))
     for dtype, heads, head_dim in SPEEDS:
         path = r.out / f"speed-{dtype}-d{head_dim}.json"
-        flags = ["--dtype", dtype, "--heads", heads, "--head-dim", head_dim, "--library", r.folder / "libattention_steps.so", "--json", path]
-        code, _, stderr = r.run("speed", [sys.executable, REPOSITORY / "plots" / "measuring" / "compare_pytorch.py", *flags])
+        flags = [
+            "--dtype",
+            dtype,
+            "--heads",
+            heads,
+            "--head-dim",
+            head_dim,
+            "--library",
+            r.folder / "libattention_steps.so",
+            "--json",
+            path,
+        ]
+        code, _, stderr = r.run(
+            "speed", [sys.executable, REPOSITORY / "plots" / "measuring" / "compare_pytorch.py", *flags]
+        )
         if code not in (0, 1):
             return r.line(f"speed, {dtype}", None if code == CANNOT_SERVE else False, last_line(stderr))
         r.line(f"errors beside eager's, {dtype} d {head_dim}", code == 0, last_line(stderr) or "see speed.log")
@@ -172,10 +252,26 @@ def speed(r):
             for row in measured[which]:
                 name = row["method"]
                 if row["ours"] and name in ms:
-                    wanted = {"gpu": gpu, "dtype": dtype, "head_dim": head_dim, "pass": which, "seqlen": 4096, "causal": False, "set": "sizes"}
+                    wanted = {
+                        "gpu": gpu,
+                        "dtype": dtype,
+                        "head_dim": head_dim,
+                        "pass": which,
+                        "seqlen": 4096,
+                        "causal": False,
+                        "set": "sizes",
+                    }
                     method = name.removesuffix(" on tensor cores")
                     product = TENSOR_CORES if method != name else "cuda-cores"
-                    r.line(f"{name}, {dtype} d {head_dim}", *judged(ms["eager"] / ms[name], ms[name], one_row(stored, **wanted, method=method, product=product), stored))
+                    r.line(
+                        f"{name}, {dtype} d {head_dim}",
+                        *judged(
+                            ms["eager"] / ms[name],
+                            ms[name],
+                            one_row(stored, **wanted, method=method, product=product),
+                            stored,
+                        ),
+                    )
 
 
 def judged(ratio, ms, row, stored):
@@ -199,7 +295,9 @@ def main():
 
     parser = OneLineParser(__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for logs and JSON")
-    parser.add_argument("--folder", type=pathlib.Path, default=REPOSITORY / "build-gpu", help="build folder (build-gpu)")
+    parser.add_argument(
+        "--folder", type=pathlib.Path, default=REPOSITORY / "build-gpu", help="build folder (build-gpu)"
+    )
     parser.add_argument("--only", type=named, default=list(PARTS), metavar="PART,...", help=f"of {', '.join(PARTS)}")
     options = parser.parse_args()
     r = Round(options.folder, options.out)
@@ -210,7 +308,11 @@ def main():
     failed = [name for state, name, _ in r.lines if state == "FAILED"]
     print("\n" + "\n".join(table_text([["", "what", "found"], *r.lines], left=3)))
     left_out = [name for name in PARTS if name not in options.only]
-    print((f"\nnot in this round: {', '.join(left_out)}" if left_out else "") + f"\n{len(failed)} failed" + (": " + ", ".join(failed) if failed else ""))
+    print(
+        (f"\nnot in this round: {', '.join(left_out)}" if left_out else "")
+        + f"\n{len(failed)} failed"
+        + (": " + ", ".join(failed) if failed else "")
+    )
     return 1 if failed else 0
 
 

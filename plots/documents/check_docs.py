@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks README.md and docs/: what they link to exists, what they quote is there, what they show runs, and every measured
-figure is that of docs/results.
+"""Checks README.md and docs/: what they link to exists, what they quote is there, what they show runs, and every
+measured figure is that of docs/results.
 
     python3 plots/documents/check_docs.py                    # all checks; the programs are taken from build/
     python3 plots/documents/check_docs.py --only links code  # some of them
@@ -15,6 +15,7 @@ typed     a time or rate in prose is such a link, or its paragraph says where it
 
 One line per fault, "file:line: what". Exit codes: 0 ok, 1 a fault, 2 bad arguments.
 """
+
 import os
 import pathlib
 import re
@@ -30,7 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.documents import measured
 from plots.documents.markdown import COMMENT, INLINE_CODE, Document
 from plots.results import ResultsError, load, readable
-from plots.script import REPOSITORY, OneLineParser, call, end_with, last_line, read_text
+from plots.script import REPOSITORY, OneLineParser, call, end_with, read_text
 
 CHECKS = ("links", "code", "commands", "figures", "typed")
 PROGRAM = re.compile(r"(?:step\d\d|exercise\d\d|hunt\d+|playground|yardstick)$")
@@ -41,7 +42,8 @@ def read_documents(root):
     return {path: Document(str(path.relative_to(root)), read_text(path)) for path in measured.documents(root)}
 
 
-# ---- links and quoted code ----------------------------------------------------------------------------------------------
+# ---- links and quoted code
+# ----------------------------------------------------------------------------------------------
 
 
 def external(target):
@@ -67,7 +69,9 @@ def check_links(root, documents):
                 continue
             if file.suffix == ".md":
                 linked[path].add(file)
-            if fragment and (file.suffix != ".md" or fragment not in Document(file.name, read_text(file)).slugs()):
+            if fragment and file.suffix != ".md":
+                yield where + "name the code in the link's words, not its line: lines move"
+            elif fragment and fragment not in Document(file.name, read_text(file)).slugs():
                 yield where + "the file has no such heading"
     start = root / "README.md"
     reached, open_ends = {start}, [start]
@@ -97,13 +101,15 @@ def check_code(root, documents):
                 yield f"{document.name}:{link.line}: `{quoted}` does not stand in {file.relative_to(root)} any more"
 
 
-# ---- commands -------------------------------------------------------------------------------------------------------------------
+# ---- commands
+# -------------------------------------------------------------------------------------------------------------------
 
-# `make step04` in a block: CMake's part is done by whoever runs this check, so here it only looks whether the program is there.
+# `make step04` in a block: CMake's part is done by whoever runs this check, so here it only looks whether the program
+# is there.
 MAKE = """#!/bin/sh
 for target in "$@"; do
   case $target in
-    step[0-9]*|exercise[0-9]*|hunt[0-9]*|playground|yardstick) [ -x "./$target" ] || { echo "make $target: not built" >&2; exit 2; } ;;
+    step[0-9]*|exercise[0-9]*|hunt[0-9]*|playground|yardstick) [ -x "./${target%-tiles}" ] || { echo "make $target: not built" >&2; exit 2; } ;;
     diff[0-9]*) exec "$CHECK_DOCS_MAKE" "$@" ;;
     *) echo "make $target: builds or measures more than a block may; show it as console" >&2; exit 2 ;;
   esac
@@ -122,9 +128,10 @@ class Workshop:
         for entry in root.iterdir():
             if not PROGRAM.match(entry.name) and not entry.name.startswith((".", "build")):
                 (self.folder / entry.name).symlink_to(entry)
-        for entry in programs.iterdir() if programs.is_dir() else ():
-            if PROGRAM.match(entry.name) and os.access(entry, os.X_OK):
-                (self.folder / entry.name).symlink_to(entry)
+        for folder in (programs / "tiles", programs):  # as after make stepNN-tiles, where it was made
+            for entry in folder.iterdir() if folder.is_dir() else ():
+                if PROGRAM.match(entry.name) and os.access(entry, os.X_OK) and not self.has(entry.name):
+                    (self.folder / entry.name).symlink_to(entry)
         (self.folder / "build").symlink_to(programs)
         shims = pathlib.Path(self.holder.name) / "bin"
         shims.mkdir()
@@ -132,7 +139,13 @@ class Workshop:
         (shims / "make").chmod(0o755)
         self.make = shutil.which("make")
         # The executor, whatever this machine has; and no figures of a GPU.
-        self.environment = {**os.environ, "PATH": f"{shims}:{os.environ['PATH']}", "CHECK_DOCS_MAKE": self.make or "make", "CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": self.holder.name}
+        self.environment = {
+            **os.environ,
+            "PATH": f"{shims}:{os.environ['PATH']}",
+            "CHECK_DOCS_MAKE": self.make or "make",
+            "CUDA_VISIBLE_DEVICES": "",
+            "XDG_CACHE_HOME": self.holder.name,
+        }
 
     def __enter__(self):
         return self
@@ -147,17 +160,31 @@ class Workshop:
         """(exit code, output and errors together)."""
         try:
             done = subprocess.run(
-                command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", timeout=SECONDS, **options)
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+                timeout=SECONDS,
+                **options,
+            )
         except subprocess.TimeoutExpired:
             return None, f"ran for more than {SECONDS} s"
         return done.returncode, done.stdout
 
 
-UNSTABLE = ((re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?\s*(?:ms|us|µs|s)\b"), "(time)"), (re.compile(r"\(\d+ threads?\)"), "(threads)"), (re.compile(r"; built without CUDA|, and this program was built without nvcc"), ""),
-            (re.compile(r"\b\d+ (?=are free|CPU threads)"), "(some) "),
-            # Errors follow the compiler's and the library's roundings. Sizes ("1.1 MB") stay.
-            (re.compile(r"\d+\.\d+(?:e[+-]?\d+)?(?!\d*\s*[kMGT]?B\b)(?![\d.])"), "(number)"), (re.compile(r"\b\d+e[+-]?\d+\b"), "(number)"))
+UNSTABLE = (
+    (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?\s*(?:ms|us|µs|s)\b"), "(time)"),
+    (re.compile(r"\(\d+ threads?\)"), "(threads)"),
+    (re.compile(r"; built without CUDA|, and this program was built without nvcc"), ""),
+    (re.compile(r"\b\d+ (?=are free|CPU threads)"), "(some) "),
+    # Errors follow the compiler's and the library's roundings. Sizes ("1.1 MB") stay.
+    (re.compile(r"\d+\.\d+(?:e[+-]?\d+)?(?!\d*\s*[kMGT]?B\b)(?![\d.])"), "(number)"),
+    (re.compile(r"\b\d+e[+-]?\d+\b"), "(number)"),
+)
 
 
 def stable(line):
@@ -168,7 +195,8 @@ def stable(line):
 
 
 def missing_line(shown, output):
-    """The number of the first shown line that does not follow in the output, None when all do. "..." stands for any lines."""
+    """The number of the first shown line that does not follow in the output, None when all do. "..." stands for any
+    lines."""
     rest = iter([stable(line) for line in output.split("\n")])
     for number, line in enumerate(shown):
         if line.strip() not in ("", "...") and stable(line) not in rest:
@@ -177,7 +205,8 @@ def missing_line(shown, output):
 
 
 def shown_output(document, block):
-    """The plain block that shows what this one prints: the next one, if it stands within eight lines and no heading lies between."""
+    """The plain block that shows what this one prints: the next one, if it stands within eight lines and no heading
+    lies between."""
     follower = next((other for other in document.blocks if other.line > block.line), None)
     end = block.line + len(block.code)
     if follower is None or follower.language != "" or follower.line - end > 8:
@@ -193,7 +222,10 @@ def run_block(document, block, workshop):
         return f"{document.name}:{block.line}: `{block.code[0]}`: exit code {code}: {last}"
     shown = shown_output(document, block)
     if shown and (n := missing_line(shown.code, output)) is not None:
-        return f"{document.name}:{shown.line + n}: `{block.code[0]}` does not print this line here: {shown.code[n].strip()}"
+        return (
+            f"{document.name}:{shown.line + n}: `{block.code[0]}` does not print this line here: "
+            f"{shown.code[n].strip()}"
+        )
     return None
 
 
@@ -202,7 +234,8 @@ PLACEHOLDER = re.compile(r"[<>$…\[\]|*]|\.\.\.|^[A-Z]$|^BrxBc$|^Nq$|^Nk$|^[a-z
 
 
 def simple_commands(text):
-    """The words of each simple command of a shown line, without prompt, comment, assignments and what stands before a program (sudo, ncu)."""
+    """The words of each simple command of a shown line, without prompt, comment, assignments and what stands before a
+    program (sudo, ncu)."""
     for part in re.split(r"&&|\|\||;|\|", re.sub(r"^\$ ", "", text.strip())):
         try:
             words = shlex.split(part, comments=True)
@@ -225,23 +258,32 @@ class Shown:
     """Looks at commands that are shown and not run. What is asked once is remembered."""
 
     def __init__(self, root, workshop):
-        self.root, self.workshop, self.known = root, workshop, {}
+        self.root, self.workshop, self.known, self.targets = root, workshop, {}, None
         self.flags_of_scripts = "\n".join(
-            read_text(path) for folder in ("plots", "tests") for path in sorted((root / folder).rglob("*.py")))
+            read_text(path) for folder in ("plots", "tests") for path in sorted((root / folder).rglob("*.py"))
+        )
 
     def complaint(self, words):
         key = tuple(words)
         if key not in self.known:
             kind = words[0]
-            self.known[key] = self.of_make(words[1:]) if kind == "make" else self.of_script(words[1:]) if kind == "python3" else self.of_program(kind[2:], words[1:])
+            self.known[key] = (
+                self.of_make(words[1:])
+                if kind == "make"
+                else self.of_script(words[1:])
+                if kind == "python3"
+                else self.of_program(kind[2:], words[1:])
+            )
         return self.known[key]
 
     def of_make(self, words):
-        targets = [word for word in words if re.fullmatch(r"[a-z]+\d*", word)]
-        if not self.workshop.make or not targets:
-            return None
-        _, _, errors = call([self.workshop.make, "-n", *targets], cwd=self.root)
-        return last_line(errors) if "No rule to make target" in errors else None
+        """Asks make for its targets: even `make -n` would run a recipe that calls make, and so measure a whole table."""
+        if self.targets is None:
+            _, database, _ = call([self.workshop.make or "true", "-np", "no such target"], cwd=self.root)
+            self.targets = set(re.findall(r"^([a-z]+\d*(?:-[a-z]+)?):", database, re.MULTILINE))
+        targets = [word for word in words if re.fullmatch(r"[a-z]+\d*(?:-[a-z]+)?", word)]
+        unknown = [target for target in targets if self.targets and target not in self.targets]
+        return f"no rule to make target {unknown[0]}" if unknown else None
 
     def of_script(self, words):
         if not words or not SCRIPT.match(words[0]):
@@ -256,8 +298,12 @@ class Shown:
         if SCRIPT.match(program):
             return None if (self.root / program).is_file() else f"there is no {program}"
         for stop in ("&", ">", "2>"):
-            words = words[:words.index(stop)] if stop in words else words
-        if not PROGRAM.match(program) or not self.workshop.has(program) or any(PLACEHOLDER.search(word) for word in words):
+            words = words[: words.index(stop)] if stop in words else words
+        if (
+            not PROGRAM.match(program)
+            or not self.workshop.has(program)
+            or any(PLACEHOLDER.search(word) for word in words)
+        ):
             return None
         if "--load" in words and not (self.root / words[words.index("--load") + 1]).is_dir():
             return None
@@ -268,7 +314,11 @@ class Shown:
 
 
 def without_device(words):
-    return [word for n, word in enumerate(words) if word != "--device" and words[n - 1:n] != ["--device"] and word not in ("--plan", "--sweep-tiles")]
+    return [
+        word
+        for n, word in enumerate(words)
+        if word != "--device" and words[n - 1 : n] != ["--device"] and word not in ("--plan", "--sweep-tiles")
+    ]
 
 
 def check_commands(root, documents, programs, told):
@@ -277,7 +327,9 @@ def check_commands(root, documents, programs, told):
 
 
 def commands_in(documents, workshop, shown, told):
-    blocks = [(document, block) for document in documents.values() for block in document.blocks if block.language == "sh"]
+    blocks = [
+        (document, block) for document in documents.values() for block in document.blocks if block.language == "sh"
+    ]
     for document, block in blocks:
         start = time.monotonic()
         fault = run_block(document, block, workshop)
@@ -286,8 +338,16 @@ def commands_in(documents, workshop, shown, told):
             yield fault
     for document in documents.values():
         for block in document.blocks:
-            if block.language == "" and any(re.match(r"\s*(?:\$ )?(?:\./(?:step|exercise|hunt)\w+\b|make \w+|python3 \S+\.py|cmake -|ctest |ncu )", line) for line in block.code):
-                yield f"{document.name}:{block.line}: a command in a plain block: ```sh if the executor can run it in seconds, else ```console"
+            if block.language == "" and any(
+                re.match(
+                    r"\s*(?:\$ )?(?:\./(?:step|exercise|hunt)\w+\b|make \w+|python3 \S+\.py|cmake -|ctest |ncu )", line
+                )
+                for line in block.code
+            ):
+                yield (
+                    f"{document.name}:{block.line}: a command in a plain block: ```sh if the executor can run it in "
+                    "seconds, else ```console"
+                )
         for line, text in shown_commands(document):
             for words in simple_commands(text):
                 if complaint := shown.complaint(words):
@@ -295,7 +355,8 @@ def commands_in(documents, workshop, shown, told):
     told(f"{len(blocks)} blocks run, {len(shown.known)} other commands looked at")
 
 
-# ---- figures ----------------------------------------------------------------------------------------------------------
+# ---- figures
+# ----------------------------------------------------------------------------------------------------------
 
 
 def stored_results(root):
@@ -314,7 +375,8 @@ NUMBER = r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?"
 TIME_OR_RATE = re.compile(
     NUMBER + r"(?:\s*(?:-|–|to|and|or)\s*\d[\d,.]*)?\s*(?:ms|µs|us|ns|[kMGT]B/s|[GTP]FLOP/s|[GTP]FLOPS)\b"
     "|" + NUMBER + r"\s*(?:x|×|times|%)\s+(?:faster|slower|as (?:fast|slow|long)|less time|more time)\b"
-    "|" + NUMBER + r"x\s+(?:over|the speed|PyTorch|eager)\b")
+    "|" + NUMBER + r"x\s+(?:over|the speed|PyTorch|eager)\b"
+)
 TYPED = re.compile(r"<!-- typed: *(.*?) *-->", re.DOTALL)
 
 
@@ -331,11 +393,15 @@ def check_typed(documents):
             source, found = TYPED.search(prose), TIME_OR_RATE.search(blanked(prose, COMMENT))
             if found and not (source and source[1]):
                 line = start + paragraph.count("\n", 0, found.start())
-                yield (f"{document.name}:{line}: {' '.join(found[0].split())!r} is typed: make it a link to its row of docs/results, "
-                       "or say where it is from (<!-- typed: reason -->)")
+                yield (
+                    f"{document.name}:{line}: {' '.join(found[0].split())!r} is typed: make it a link to its row of "
+                    "docs/results, "
+                    "or say where it is from (<!-- typed: reason -->)"
+                )
 
 
-# ---- command line -----------------------------------------------------------------------------------------------------
+# ---- command line
+# -----------------------------------------------------------------------------------------------------
 
 
 def main(arguments=None):
@@ -343,7 +409,9 @@ def main(arguments=None):
     parser.add_argument("--root", type=pathlib.Path, default=REPOSITORY, help="the repository (this one)")
     parser.add_argument("--folder", type=pathlib.Path, help="where the executables are (build)")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, help="(all)")
-    parser.add_argument("--write", action="store_true", help="fill the figures and tables from docs/results, check nothing")
+    parser.add_argument(
+        "--write", action="store_true", help="fill the figures and tables from docs/results, check nothing"
+    )
     parser.add_argument("--verbose", action="store_true", help="tell what each block took")
     options = parser.parse_args(arguments)
     root = options.root.resolve()
@@ -351,7 +419,10 @@ def main(arguments=None):
     told = print if options.verbose else lambda text: None
     if options.write:
         with readable(stored_results(root)):
-            told(f"{len(measured.renew(root, load(stored_results(root)), write=True))} figures and lines of tables rewritten")
+            told(
+                f"{len(measured.renew(root, load(stored_results(root)), write=True))} figures and lines of "
+                "tables rewritten"
+            )
         return 0
     try:
         documents = read_documents(root)

@@ -1,13 +1,12 @@
 """Markdown documents taken apart: code blocks, prose, links, headings."""
+
 import dataclasses
 import re
 
 FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*(\S*)\s*$")
 INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 # [text](target) and ![text](target); the text may hold code, and a picture inside a link.
-LINK = re.compile(
-    r"!?\[((?:[^\[\]]|\[[^\]]*\]|!\[[^\]]*\]\([^)]*\))*)\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)"
-)
+LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\]|!\[[^\]]*\]\([^)]*\))*)\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 REFERENCE = re.compile(r"^ {0,3}\[([^\]]+)\]:\s*<?(\S+?)>?(?:\s+\"[^\"]*\")?\s*$", re.MULTILINE)
 HTML_TARGET = re.compile(r"<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=\"([^\"]+)\"")
 HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
@@ -16,7 +15,8 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 @dataclasses.dataclass
 class Block:
-    """A code block. `language` is the fence's word ("" without one), None for a block that is indented by four spaces."""
+    """A code block. `language` is the fence's word ("" without one), None for a block that is indented by four
+    spaces."""
 
     line: int  # of the first line of code
     language: str | None
@@ -76,7 +76,8 @@ class Document:
             raise ValueError(f"{self.name}:{self.blocks[-1].line - 1}: a code fence without its end")
 
     def paragraphs(self):
-        """(first line, text) of the stretches of prose between blank lines: what a link or inline code may run on in."""
+        """(first line, text) of the stretches of prose between blank lines: what a link or inline code may run on
+        in."""
         start, held = None, []
         for number, line in enumerate([*self.prose, ""], 1):
             if line.strip():

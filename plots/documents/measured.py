@@ -8,8 +8,9 @@
 
     [1]: results/nvidia-h200.json "time.median_ms method=step04 dtype=fp16 head_dim=64 fmt=.2f unit=ms"
 
-docs/results/README.md describes the words. What stands in code (fences, backticks, four spaces) is text about these forms and stays.
-"""
+docs/results/README.md describes the words. What stands in code (fences, backticks, four spaces) is text about these
+forms and stays."""
+
 import pathlib
 import re
 import shlex
@@ -19,7 +20,9 @@ from plots.results import ResultsError
 from plots.script import read_text, write_whole
 from plots.tables import result_tables
 
-CODE = re.compile(r"^(```|~~~).*?^\1[^\n]*$|^(?:    |\t)[^\n]*$|(?<!`)(`+)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
+CODE = re.compile(
+    r"^(```|~~~).*?^\1[^\n]*$|^(?:    |\t)[^\n]*$|(?<!`)(`+)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE
+)
 BLOCK = re.compile(r"<!-- results:(\S+)(.*?) ?-->(.*?)<!-- /results -->", re.DOTALL)
 HALF = re.compile(r"<!-- /?results\b")
 FIGURE = re.compile(r"\[([^\[\]]*)\]\[([\w.-]+)\]")
@@ -30,7 +33,8 @@ SELECTORS = ("gpu", "method", "product", "dtype", "batch", "heads", "seqlen", "h
 PROFILES = pathlib.Path("docs", "results", "profiler")
 
 
-# ---- words ------------------------------------------------------------------------------------------------------------
+# ---- words
+# ------------------------------------------------------------------------------------------------------------
 
 
 def typed(key, value):
@@ -76,7 +80,8 @@ def with_defaults(given, leave_out=()):
     return {key: value for key, value in (defaults | given).items() if value is not None}
 
 
-# ---- what belongs there -----------------------------------------------------------------------------------------------
+# ---- what belongs there
+# -----------------------------------------------------------------------------------------------
 
 
 def times(results, words):
@@ -102,8 +107,8 @@ TABLES = {
 
 
 def profiler_lines(text):
-    """The lines of ncu's output that a document may show: none that names a process or a path of the machine, none of its
-    warnings, no rule of a table."""
+    """The lines of ncu's output that a document may show: none that names a process or a path of the machine, none of
+    its warnings, no rule of a table."""
     hidden = re.compile(r"==(?:PROF|WARNING)==|\[\d+\] |.*Warning:|\s*-+ -+ -+\s*$")
     return [line.rstrip() for line in text.splitlines() if not hidden.match(line)]
 
@@ -139,7 +144,8 @@ def figure(results, gpu, words):
     return result_tables.figure(results, field, over=over or None, **options, **with_defaults({"gpu": gpu} | given))
 
 
-# ---- documents --------------------------------------------------------------------------------------------------------
+# ---- documents
+# --------------------------------------------------------------------------------------------------------
 
 
 def line_of(text, at):
@@ -152,8 +158,8 @@ def outside_code(pattern, text):
 
 
 def places(root, text, results):
-    """(begin, end, what stands there, what belongs there) of all blocks and figures. Raises ResultsError, its line number in
-    front, for a marker without its other half and for words that choose nothing."""
+    """(begin, end, what stands there, what belongs there) of all blocks and figures. Raises ResultsError, its line
+    number in front, for a marker without its other half and for words that choose nothing."""
 
     def generated(at, what, *arguments):
         try:
@@ -176,7 +182,9 @@ def places(root, text, results):
             if match[1].split() != now.split():  # "2.01 ms" may stand on two lines
                 yield *match.span(1), match[1], now
     for label in definitions.keys() - used:
-        raise ResultsError(f"{line_of(text, definitions[label].start())}: [{label}]: no figure of this page refers to it")
+        raise ResultsError(
+            f"{line_of(text, definitions[label].start())}: [{label}]: no figure of this page refers to it"
+        )
 
 
 def differing_lines(old, new):

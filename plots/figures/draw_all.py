@@ -7,6 +7,7 @@
 A picture that was drawn from the same results stays as it is (--anew draws it all the same).
 Exit codes: 0 there is a picture, 2 bad arguments or a bad file, 3 nothing could be drawn, or Matplotlib is missing.
 """
+
 import pathlib
 import sys
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Bytes by step: what each step is expected to move through HBM at N = 4096, stacked by tensor, and what the counters measured.
+"""Bytes by step: what each step is expected to move through HBM at N = 4096, stacked by tensor, and what the counters
+measured.
 
     python3 plots/figures/figure_bytes.py docs/results/nvidia-h200.json --out docs/figures
 
 One picture per pass and head_dim, not causal. On the right the same bars magnified until the small ones can be seen.
 """
+
 import pathlib
 import sys
 
@@ -13,15 +15,32 @@ from plots.figures import figure_style as style
 from plots.script import bytes_text, end_with
 
 # N x N tensors in warm colours, the rest in cool ones; a gradient is hatched like nothing else.
-TENSORS = {"Q": (style.SKY, ""), "K": (style.GREEN, ""), "V": (style.BLUE, ""), "O": ("#FFFFFF", ""), "LSE": (style.BLACK, ""), "delta": ("#666666", ""),
-           "dO": ("#FFFFFF", "\\\\\\"), "dQ": (style.SKY, "\\\\\\"), "dK": (style.GREEN, "\\\\\\"), "dV": (style.BLUE, "\\\\\\"),
-           "S": (style.ORANGE, ""), "P": (style.YELLOW, ""), "dS": (style.ORANGE, "///"), "dP": (style.YELLOW, "///")}
+TENSORS = {
+    "Q": (style.SKY, ""),
+    "K": (style.GREEN, ""),
+    "V": (style.BLUE, ""),
+    "O": ("#FFFFFF", ""),
+    "LSE": (style.BLACK, ""),
+    "delta": ("#666666", ""),
+    "dO": ("#FFFFFF", "\\\\\\"),
+    "dQ": (style.SKY, "\\\\\\"),
+    "dK": (style.GREEN, "\\\\\\"),
+    "dV": (style.BLUE, "\\\\\\"),
+    "S": (style.ORANGE, ""),
+    "P": (style.YELLOW, ""),
+    "dS": (style.ORANGE, "///"),
+    "dP": (style.YELLOW, "///"),
+}
 DARK = ("K", "V", "LSE", "delta", "dK", "dV")
 SMALL = 0.1  # of the largest bar: such bars are worth magnifying
 
 
 def draw(results):
-    return {f"bytes-{which}-d{head_dim}": picture(results, which, head_dim) for which in ("forward", "backward") for head_dim in head_dims(results)}
+    return {
+        f"bytes-{which}-d{head_dim}": picture(results, which, head_dim)
+        for which in ("forward", "backward")
+        for head_dim in head_dims(results)
+    }
 
 
 def head_dims(results):
@@ -33,15 +52,25 @@ def picture(results, which, head_dim):
     if not panels:
         return style.no_headline(results, which, causal=False)
     panels = {dtype: rows for (dtype, dim), rows in panels.items() if dim == head_dim}
-    notes = [f"not drawn  {dtype}, {method}: {row['not_run']}" for dtype, rows in panels.items() for method, row in rows.items() if row["ours"] and row["not_run"]]
-    panels = {dtype: {method: rows[method] for method in style.order(rows) if rows[method]["by_tensor"]} for dtype, rows in panels.items()}
+    notes = [
+        f"not drawn  {dtype}, {method}: {row['not_run']}"
+        for dtype, rows in panels.items()
+        for method, row in rows.items()
+        if row["ours"] and row["not_run"]
+    ]
+    panels = {
+        dtype: {method: rows[method] for method in style.order(rows) if rows[method]["by_tensor"]}
+        for dtype, rows in panels.items()
+    }
     panels = {dtype: rows for dtype, rows in panels.items() if rows}
     if not panels:
         return f"no {which} row with d {head_dim} and N {style.HEADLINE_SEQLEN} says which tensors it moves"
 
     heights = [len(rows) + 2.2 for rows in panels.values()]
     figure = style.new_figure(0.29 * sum(heights) + 0.8)
-    axes = figure.subplots(len(panels), 2, squeeze=False, gridspec_kw={"height_ratios": heights, "width_ratios": [1.15, 1]})
+    axes = figure.subplots(
+        len(panels), 2, squeeze=False, gridspec_kw={"height_ratios": heights, "width_ratios": [1.15, 1]}
+    )
     for (left, right), (dtype, rows) in zip(axes, panels.items()):
         totals = {method: row["hbm_expected_bytes"] for method, row in rows.items()}
         largest = max(*totals.values(), *(row["hbm_measured_bytes"] or 0 for row in rows.values()))
@@ -66,25 +95,61 @@ def bars(ax, rows, limit, labelled, notes):
     inches = ax.get_figure().get_figwidth() / 2.7  # about the width of the bars' field
     for y, (method, row) in enumerate(rows.items()):
         left = 0
-        for tensor in [tensor for tensor in TENSORS if tensor in row["by_tensor"]] + [tensor for tensor in row["by_tensor"] if tensor not in TENSORS]:
+        for tensor in [tensor for tensor in TENSORS if tensor in row["by_tensor"]] + [
+            tensor for tensor in row["by_tensor"] if tensor not in TENSORS
+        ]:
             size = row["by_tensor"][tensor]
             colour, hatch = TENSORS.get(tensor, (style.GREY, ""))
             shown = max(0, min(size, limit - left))
             width = shown / limit * inches
-            ax.barh(y, shown, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="#444444", linewidth=0.5 if width > 0.05 else 0)
+            ax.barh(
+                y,
+                shown,
+                left=left,
+                height=0.62,
+                color=colour,
+                hatch=hatch,
+                edgecolor="#444444",
+                linewidth=0.5 if width > 0.05 else 0,
+            )
             if width > (0.08 * len(tensor) + 0.03 if shown == size else 0.6):
-                ax.text(left + shown / 2, y, tensor, ha="center", va="center", fontsize=8, color="white" if tensor in DARK and not hatch else "black",
-                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6} if hatch else None)
+                ax.text(
+                    left + shown / 2,
+                    y,
+                    tensor,
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if tensor in DARK and not hatch else "black",
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6} if hatch else None,
+                )
             left += size
         measured = row["hbm_measured_bytes"]
         if left > limit:
-            ax.annotate("", (limit * 1.03, y), (limit * 0.97, y), arrowprops={"arrowstyle": "-|>", "color": style.BLACK}, annotation_clip=False)
+            ax.annotate(
+                "",
+                (limit * 1.03, y),
+                (limit * 0.97, y),
+                arrowprops={"arrowstyle": "-|>", "color": style.BLACK},
+                annotation_clip=False,
+            )
         if measured is not None and measured <= limit:
-            ax.plot(measured, y, marker="D", color="white", markeredgecolor=style.BLACK, markersize=6, zorder=3, clip_on=False)
+            ax.plot(
+                measured,
+                y,
+                marker="D",
+                color="white",
+                markeredgecolor=style.BLACK,
+                markersize=6,
+                zorder=3,
+                clip_on=False,
+            )
         if labelled:
             expected = ("at least " if row["hbm_at_least"] else "") + bytes_text(row["hbm_expected_bytes"])
             text = f"{expected}; measured {'n/a' if measured is None else bytes_text(measured)}"
-            ax.annotate(text, (max(left, measured or 0), y), (6, 0), textcoords="offset points", va="center", fontsize=8)
+            ax.annotate(
+                text, (max(left, measured or 0), y), (6, 0), textcoords="offset points", va="center", fontsize=8
+            )
             if measured is None:
                 notes.append(f"measured n/a: {row.get('hbm_measured_bytes_reason') or 'no reason given'}")
     ax.set_xlim(0, limit)

@@ -3,9 +3,9 @@
 
     python3 plots/figures/figure_roofline.py docs/results/nvidia-h200.json --out docs/figures
 
-One picture per dtype, in fp32 one per product (--product); executed FLOPs, N = 4096, not causal. A filled marker stands at the
-expected bytes, a hollow one at the measured.
-"""
+One picture per dtype, in fp32 one per product (--product); executed FLOPs, N = 4096, not causal. A filled marker stands
+at the expected bytes, a hollow one at the measured."""
+
 import dataclasses
 import math
 import pathlib
@@ -73,8 +73,8 @@ def picture(results, dtype, product=None):
 
 
 def panels_of(results, dtype, product, absent):
-    """{(pass, head_dim): Points} of our rows. Labels of what cannot be placed go to absent[reason]; so does what is faster than
-    every rate that step00 measured: its roof is not in these results."""
+    """{(pass, head_dim): Points} of our rows. Labels of what cannot be placed go to absent[reason]; so does what is
+    faster than every rate that step00 measured: its roof is not in these results."""
     panels = {}
     for which in PASSES:
         for (of, head_dim), rows in style.headline(results, which, causal=False).items():
@@ -86,7 +86,9 @@ def panels_of(results, dtype, product, absent):
             top = max((rate for _, rate in rates), default=math.inf)
             for point in points:
                 if point.tflops > top:
-                    absent.setdefault("above the rates that these results hold of step00", []).append(f"{point.label} (d {head_dim})")
+                    absent.setdefault("above the rates that these results hold of step00", []).append(
+                        f"{point.label} (d {head_dim})"
+                    )
             placed = [point for point in points if point.tflops <= top]
             if placed:
                 panels[which, head_dim] = placed
@@ -96,14 +98,20 @@ def panels_of(results, dtype, product, absent):
 def point_of(row, absent):
     label = f"{row['method']} (d {row['head_dim']})"
     why = style.why_no_time(row)
-    flops, expected, measured = (row["flops"] or {}).get("executed"), row["hbm_expected_bytes"], row["hbm_measured_bytes"]
+    flops, expected, measured = (
+        (row["flops"] or {}).get("executed"),
+        row["hbm_expected_bytes"],
+        row["hbm_measured_bytes"],
+    )
     if not why and not (flops and (expected or measured)):
         why = "executed FLOPs or HBM bytes are not in the results"
     if why:
         absent.setdefault(why, []).append(label)
         return None
     place = [of and flops / of for of in (expected, measured)]
-    return Point(style.short(row["method"]), row["method"], flops / row["time"]["median_ms"] / 1e9, *place, row["hbm_at_least"])
+    return Point(
+        style.short(row["method"]), row["method"], flops / row["time"]["median_ms"] / 1e9, *place, row["hbm_at_least"]
+    )
 
 
 def roof(device, dtype, product, head_dim, points):
@@ -127,7 +135,13 @@ def panel(ax, device, dtype, product, head_dim, points):
     bottom = min(min(point.tflops for point in points), left * bandwidth) / 2
     ax.plot([left, top / bandwidth], [left * bandwidth, top], color=style.BLACK, linewidth=1.2)
     for n, (what, rate) in enumerate(ceilings):
-        ax.plot([rate / bandwidth, right], [rate, rate], color=style.BLACK, linestyle="--" if n else "-", linewidth=0.9 if n else 1.2)
+        ax.plot(
+            [rate / bandwidth, right],
+            [rate, rate],
+            color=style.BLACK,
+            linestyle="--" if n else "-",
+            linewidth=0.9 if n else 1.2,
+        )
     told = [f"{'dashed: ' if n else ''}{what} {style.number(rate)}" for n, (what, rate) in enumerate(ceilings)]
     if told:
         where = {"textcoords": "offset points", "va": "bottom", "ha": "right", "fontsize": 8}
@@ -138,8 +152,16 @@ def panel(ax, device, dtype, product, head_dim, points):
     ax.set_ylim(bottom, top * 2)
     middle = math.sqrt(left * top / bandwidth)
     ax.text(
-        middle / 1.12, middle * bandwidth * 1.12, f"HBM: {style.number(bandwidth)} TB/s", ha="center", va="bottom", fontsize=8,
-        rotation=math.degrees(math.atan(bandwidth)), rotation_mode="anchor", transform_rotates_text=True)
+        middle / 1.12,
+        middle * bandwidth * 1.12,
+        f"HBM: {style.number(bandwidth)} TB/s",
+        ha="center",
+        va="bottom",
+        fontsize=8,
+        rotation=math.degrees(math.atan(bandwidth)),
+        rotation_mode="anchor",
+        transform_rotates_text=True,
+    )
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_formatter(lambda value, _: "")

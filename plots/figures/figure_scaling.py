@@ -3,9 +3,9 @@
 
     python3 plots/figures/figure_scaling.py docs/results/nvidia-h200.json --out docs/figures
 
-From the scaling rows (fp16, d 64, batch 1, 16 heads, forward, not causal). Both axes are logarithmic: a line's slope is its
-exponent, and the numbers on the lines say by how much each doubling of N multiplies the value.
-"""
+From the scaling rows (fp16, d 64, batch 1, 16 heads, forward, not causal). Both axes are logarithmic: a line's slope is
+its exponent, and the numbers on the lines say by how much each doubling of N multiplies the value."""
+
 import math
 import pathlib
 import sys
@@ -23,7 +23,10 @@ def draw(results):
 
 def picture(results):
     rows = [row for row in results["rows"] if row["set"] == "scaling" and row["pass"] == "forward"]
-    methods = {method: sorted((row for row in rows if row["method"] == method), key=lambda row: row["seqlen"]) for method in style.order({row["method"]: row for row in rows})}
+    methods = {
+        method: sorted((row for row in rows if row["method"] == method), key=lambda row: row["seqlen"])
+        for method in style.order({row["method"]: row for row in rows})
+    }
     measured = {row["seqlen"] for row in rows if not style.why_no_time(row)}
     if len(measured) < 2:
         return f"a line against N needs the scaling rows of two N or more, there are {len(measured)}"
@@ -41,9 +44,13 @@ def picture(results):
         mark_ends(ax, methods)
         ax.set_xlabel("N, tokens")
     for method, of_it in methods.items():
-        notes += [f"{method} at N {row['seqlen']}: {style.why_no_time(row)}" for row in of_it if style.why_no_time(row)]
+        if lost := [row for row in of_it if style.why_no_time(row)]:
+            why = style.why_no_time(lost[0])
+            notes.append(why if why.startswith(method) else f"{method} at N {lost[0]['seqlen']}: {why}")
     some = rows[0]
-    figure.suptitle(f"{results['gpu']}: {some['dtype']}, d {some['head_dim']}, {style.heads_text(some)}", x=0.01, ha="left")
+    figure.suptitle(
+        f"{results['gpu']}: {some['dtype']}, d {some['head_dim']}, {style.heads_text(some)}", x=0.01, ha="left"
+    )
     style.footnotes(figure, notes)
     return figure
 
@@ -61,12 +68,28 @@ def lines(ax, methods, value):
         if not points:
             continue
         colour, hatch, marker = style.method_style(method)
-        ax.plot(*zip(*points), color=colour, marker=marker, markerfacecolor="white" if hatch else colour, linestyle="--" if hatch else "-", label=method, zorder=3)
+        ax.plot(
+            *zip(*points),
+            color=colour,
+            marker=marker,
+            markerfacecolor="white" if hatch else colour,
+            linestyle="--" if hatch else "-",
+            label=method,
+            zorder=3,
+        )
         grown = ratios(points)
         starts.append((points[0], f"{method}  x{grown[-1][1]:.2f}" if grown else method))
         for n, ratio in grown if method in RATIOS_ON else []:
             middle = (n / math.sqrt(2), math.sqrt(dict(points)[n] * dict(points)[n // 2]))
-            ax.text(*middle, f"{ratio:.2f}", ha="center", va="center", fontsize=7.5, zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4})
+            ax.text(
+                *middle,
+                f"{ratio:.2f}",
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                zorder=4,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
+            )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     all_n = sorted({row["seqlen"] for rows in methods.values() for row in rows})
@@ -79,12 +102,30 @@ def lines(ax, methods, value):
 
 
 def name_starts(ax, starts):
-    """Each line's name and last ratio, left of its first point, where no other line passes; names that lie close are moved apart."""
+    """Each line's name and last ratio, left of its first point, where no other line passes; names that lie close are
+    moved apart."""
     low, high = (math.log10(y) for y in ax.get_ylim())
     starts.sort(key=lambda start: start[0][1])
-    for (point, text), y in zip(starts, style.spread([math.log10(point[1]) for point, _ in starts], (high - low) * 0.042)):
-        ax.annotate(text, point, (point[0] / 1.5, 10 ** y), textcoords="data", ha="right", va="center", fontsize=8.5,
-                    arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4, "relpos": (1, 0.5)})
+    for (point, text), y in zip(
+        starts, style.spread([math.log10(point[1]) for point, _ in starts], (high - low) * 0.042)
+    ):
+        ax.annotate(
+            text,
+            point,
+            (point[0] / 1.5, 10**y),
+            textcoords="data",
+            ha="right",
+            va="center",
+            fontsize=8.5,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": "#999999",
+                "linewidth": 0.6,
+                "shrinkA": 0,
+                "shrinkB": 4,
+                "relpos": (1, 0.5),
+            },
+        )
 
 
 def mark_ends(ax, methods):
@@ -97,7 +138,16 @@ def mark_ends(ax, methods):
             first_missing.setdefault(missing[0], []).append(method)
     for n, names in first_missing.items():
         ax.axvline(n, color=style.BLACK, linestyle=":", linewidth=1)
-        ax.annotate(f"{' and '.join(names)}\nno longer run{'s' if len(names) == 1 else ''}", (n, 0), (-4, 4), xycoords=ax.get_xaxis_transform(), textcoords="offset points", ha="right", va="bottom", fontsize=8)
+        ax.annotate(
+            f"{' and '.join(names)}\nno longer run{'s' if len(names) == 1 else ''}",
+            (n, 0),
+            (-4, 4),
+            xycoords=ax.get_xaxis_transform(),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=8,
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What the figures share: how a picture looks, which rows belong together, how a picture is written, and the command line.
+"""What the figures share: how a picture looks, which rows belong together, how a picture is written, and the command
+line.
 
-A figure is a module with draw(results) -> {name: picture, or the reason (a str) why it was not drawn}. Pictures are Matplotlib figures,
-never shown, only written. The colours are Okabe and Ito's, which the colour-blind can tell apart; hatches, markers and labels
-say the same again, for a print in black and white. The same results give the same bytes (with the same Matplotlib).
-"""
+A figure is a module with draw(results) -> {name: picture, or the reason (a str) why it was not drawn}. Pictures are
+Matplotlib figures, never shown, only written. The colours are Okabe and Ito's, which the colour-blind can tell apart;
+hatches, markers and labels say the same again, for a print in black and white. The same results give the same bytes
+(with the same Matplotlib)."""
+
 import hashlib
 import io
 import os
@@ -28,27 +30,70 @@ except ImportError as error:
     sys.exit(3)
 
 CANNOT_SERVE = 3
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE, GREY = "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#BBBBBB"
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE, GREY = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+    "#BBBBBB",
+)
 DTYPES = ("fp32", "fp16", "bf16")
 HEADLINE_SEQLEN = 4096
 
 matplotlib.rcdefaults()  # the same picture whatever a matplotlibrc says
-matplotlib.rcParams.update({
-    "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "figure.titlesize": 11,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.linewidth": 0.8, "axes.titlelocation": "left", "hatch.linewidth": 0.6,
-    "grid.color": "#DDDDDD", "grid.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 6,
-    "svg.fonttype": "none",      # text stays text: it can be searched, and a test can read it
-    "svg.hashsalt": "attention",  # else every run invents new ids
-})
+matplotlib.rcParams.update(
+    {
+        "font.family": "DejaVu Sans",
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.labelsize": 9,
+        "xtick.labelsize": 8.5,
+        "ytick.labelsize": 8.5,
+        "figure.titlesize": 11,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.linewidth": 0.8,
+        "axes.titlelocation": "left",
+        "hatch.linewidth": 0.6,
+        "grid.color": "#DDDDDD",
+        "grid.linewidth": 0.6,
+        "lines.linewidth": 1.6,
+        "lines.markersize": 6,
+        "svg.fonttype": "none",  # text stays text: it can be searched, and a test can read it
+        "svg.hashsalt": "attention",  # else every run invents new ids
+    }
+)
 
 # Colour and marker of our steps, in turn by their number; what is not ours is hatched.
-_OURS = ((GREY, "v"), (ORANGE, "s"), (SKY, "^"), (BLUE, "o"), (GREEN, "p"), (BLACK, "8"), (BLUE, "<"), (ORANGE, ">"), (SKY, "D"), (GREY, "h"))
-_OTHERS = {"yardstick": (GREEN, "...", "P"), "eager": (VERMILLION, "///", "X"), "SDPA efficient": (PURPLE, "xxx", "<"),
-           "SDPA flash": (PURPLE, "\\\\\\", "d"), "SDPA cuDNN": (PURPLE, "|||", ">")}
+_OURS = (
+    (GREY, "v"),
+    (ORANGE, "s"),
+    (SKY, "^"),
+    (BLUE, "o"),
+    (GREEN, "p"),
+    (BLACK, "8"),
+    (BLUE, "<"),
+    (ORANGE, ">"),
+    (SKY, "D"),
+    (GREY, "h"),
+)
+_OTHERS = {
+    "yardstick": (GREEN, "...", "P"),
+    "eager": (VERMILLION, "///", "X"),
+    "SDPA efficient": (PURPLE, "xxx", "<"),
+    "SDPA flash": (PURPLE, "\\\\\\", "d"),
+    "SDPA cuDNN": (PURPLE, "|||", ">"),
+}
 
 
 def method_style(method):
-    """(colour, hatch, marker) of a method, by its name_of(). A step's standard backward has the colour of its baseline."""
+    """(colour, hatch, marker) of a method, by its name_of(). A step's standard backward has the colour of its
+    baseline."""
     step = re.match(r"step(\d+)", method)
     if not step:
         return _OTHERS.get(method, (SKY, "++", "*"))
@@ -93,8 +138,17 @@ def why_no_time(row):
 
 def headline(results, which, causal):
     """Rows of one pass at N = 4096, {(dtype, head_dim): {name_of(row): row}}, empty where there are none."""
-    rows = [row for row in results["rows"] if (row["pass"], row["causal"], row["seqlen"], row["set"]) == (which, causal, HEADLINE_SEQLEN, "sizes")]
-    panels = {key: {} for key in sorted({(row["dtype"], row["head_dim"]) for row in rows}, key=lambda key: (DTYPES.index(key[0]), key[1]))}
+    rows = [
+        row
+        for row in results["rows"]
+        if (row["pass"], row["causal"], row["seqlen"], row["set"]) == (which, causal, HEADLINE_SEQLEN, "sizes")
+    ]
+    panels = {
+        key: {}
+        for key in sorted(
+            {(row["dtype"], row["head_dim"]) for row in rows}, key=lambda key: (DTYPES.index(key[0]), key[1])
+        )
+    }
     for row in rows:
         panels[row["dtype"], row["head_dim"]][results_file.name_of(row)] = row
     return panels
@@ -102,14 +156,20 @@ def headline(results, which, causal):
 
 def no_headline(results, which, causal):
     """The reason to give when headline() is empty."""
-    measured = sorted({row["seqlen"] for row in results["rows"] if (row["pass"], row["causal"], row["set"]) == (which, causal, "sizes")})
+    measured = sorted(
+        {
+            row["seqlen"]
+            for row in results["rows"]
+            if (row["pass"], row["causal"], row["set"]) == (which, causal, "sizes")
+        }
+    )
     there = f"there are N {', '.join(map(str, measured))}" if measured else "there are none of any N"
     return f"no {'causal ' if causal else ''}{which} rows of the measured sizes with N {HEADLINE_SEQLEN} ({there})"
 
 
 def spread(positions, gap, highest=float("inf")):
-    """Moves sorted positions as little as it takes for neighbours to lie `gap` apart and none above `highest`: labels of points that
-    lie close together."""
+    """Moves sorted positions as little as it takes for neighbours to lie `gap` apart and none above `highest`: labels
+    of points that lie close together."""
     groups = []  # [centre, members]
     for position in positions:
         groups.append([position, 1])
@@ -123,7 +183,10 @@ def spread(positions, gap, highest=float("inf")):
 def footnotes(figure, notes):
     """Small lines under the figure, each once, wrapped to its width; the figure grows by what they need."""
     if notes:
-        wrapped = [textwrap.fill(note, int(15 * figure.get_figwidth()), subsequent_indent="    ") for note in dict.fromkeys(notes)]
+        wrapped = [
+            textwrap.fill(note, int(15 * figure.get_figwidth()), subsequent_indent="    ")
+            for note in dict.fromkeys(notes)
+        ]
         figure.set_figheight(figure.get_figheight() + 0.13 * sum(note.count("\n") + 1 for note in wrapped))
         figure.supxlabel("\n".join(wrapped), x=0.01, ha="left", fontsize=7.5, color="#333333")
 
@@ -140,23 +203,44 @@ def write(figure, path, drawn_from):
 
 
 def main(figures, description, arguments=None):
-    """The command line of a figure's script, and of all of them: `figures` are the draw functions. Returns the exit code."""
+    """The command line of a figure's script, and of all of them: `figures` are the draw functions. Returns the exit
+    code."""
     parser = OneLineParser(description)
-    parser.add_argument("results", nargs="*", type=pathlib.Path, help="results files, docs/results/<gpu>.json (all that are there)")
-    parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "docs" / "figures", help="folder for <gpu>-<figure>.svg (docs/figures)")
+    parser.add_argument(
+        "results", nargs="*", type=pathlib.Path, help="results files, docs/results/<gpu>.json (all that are there)"
+    )
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=REPOSITORY / "docs" / "figures",
+        help="folder for <gpu>-<figure>.svg (docs/figures)",
+    )
     parser.add_argument("--anew", action="store_true", help="draw also what was drawn from the same results")
     options = parser.parse_args(arguments)
     paths = options.results or sorted((REPOSITORY / "docs" / "results").glob("*.json"))
     if not paths:
-        raise Stop("no results to draw: docs/results has no <gpu>.json (make table measures one, on a GPU)", CANNOT_SERVE)
+        raise Stop(
+            "no results to draw: docs/results has no <gpu>.json (make table measures one, on a GPU)", CANNOT_SERVE
+        )
     by_gpu = results_file.load(paths)
     told = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
     drawn_from = f"drawn from {' '.join(path.name for path in paths)}, sha256 {told}"
     with results_file.readable(paths):
-        pictures = {f"{gpu}-{name}": made for gpu, results in by_gpu.items() for draw in figures for name, made in draw(results).items()}
+        pictures = {
+            f"{gpu}-{name}": made
+            for gpu, results in by_gpu.items()
+            for draw in figures
+            for name, made in draw(results).items()
+        }
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        return 0 if sum([place(made, options.out / f"{name}.svg", drawn_from, options.anew) for name, made in pictures.items()]) else CANNOT_SERVE
+        return (
+            0
+            if sum(
+                [place(made, options.out / f"{name}.svg", drawn_from, options.anew) for name, made in pictures.items()]
+            )
+            else CANNOT_SERVE
+        )
     except OSError as error:
         raise Stop(error) from error
 
@@ -166,8 +250,8 @@ def place(picture, path, drawn_from, anew):
     if isinstance(picture, str):
         print(f"{path.stem}: not drawn: {picture}", file=sys.stderr)
     elif not anew and path.is_file() and drawn_from.encode() in path.read_bytes():
-        print(f"{path}: drawn from these results already")
+        print(f"{os.path.relpath(path)}: drawn from these results already")
     else:
         write(picture, path, drawn_from)
-        print(path)
+        print(os.path.relpath(path))
     return not isinstance(picture, str)

@@ -3,11 +3,12 @@
 
     python3 plots/measuring/compare_pytorch.py --dtype fp16 --batch 4 --heads 32 --seqlen 4096 --head-dim 64 [--causal] [--json FILE]
 
-Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and every step that
-has the dtype, through libattention_steps.so, in fp32 on each of its products. Without the library PyTorch alone is compared, and the
-report says so. What a dtype, a GPU or this PyTorch lacks shows n/a and why. docs/compare-pytorch.md defines every column.
-Exit codes: 0 ok, 1 a step's error is too large, 2 bad arguments, 3 no CUDA GPU or no PyTorch, 4 CUDA error or out of memory.
-"""
+Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and
+every step that has the dtype, through libattention_steps.so, in fp32 on each of its products. Without the library
+PyTorch alone is compared, and the report says so. What a dtype, a GPU or this PyTorch lacks shows n/a and why.
+docs/compare-pytorch.md defines every column. Exit codes: 0 ok, 1 a step's error is too large, 2 bad arguments, 3 no
+CUDA GPU or no PyTorch, 4 CUDA error or out of memory."""
+
 import gc
 import importlib.util
 import json
@@ -30,23 +31,36 @@ try:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from plots.measuring.torch_measure import (
-        Clock, errors, extra_bytes, first_line, forget_imports, kernels_of, measure, reference, short_name, worst_error)
+        Clock,
+        errors,
+        extra_bytes,
+        first_line,
+        forget_imports,
+        kernels_of,
+        measure,
+        reference,
+        short_name,
+        worst_error,
+    )
 except ImportError as error:
     torch, why_no_torch = None, str(error)
 
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-# The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside eager's.
+# The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside
+# eager's.
 FP32_BOUND = {"forward": 1e-6, "backward": 2e-6}
 TIMES_EAGER = 2
 BACKWARD_FLOPS = 2.5  # of the forward's, by convention
 SECONDS = {"compare": 0.5, "table": 0.3}  # of timed runs per method: one configuration may take more than each of many
 
 
-# ---- the methods: forward(q, k, v) -> o, and begin_backward(q, k, v, d_o) -> a function that returns (dq, dk, dv) -------------
+# ---- the methods: forward(q, k, v) -> o, and begin_backward(q, k, v, d_o) -> a function that returns (dq, dk, dv)
+# -------------
 
 
 class TorchMethod:
     """A function of q, k, v that autograd can go through."""
+
     ours, passes = False, ("forward", "backward")
 
     def __init__(self, name, function):
@@ -90,8 +104,8 @@ class StepBackward:
 
 
 def step_methods(steps, programs, dtype, causal):
-    """Every described step that has the dtype: its backwards where it has any, else its forward; in fp32 those on tensor cores come
-    after all on CUDA cores."""
+    """Every described step that has the dtype: its backwards where it has any, else its forward; in fp32 those on
+    tensor cores come after all on CUDA cores."""
     methods = []
     here = [program for program in programs if program["kind"] == "attention"]
     for product in PRODUCTS if dtype == "fp32" else (None,):
@@ -121,13 +135,21 @@ def torch_methods(seqlen, causal, device):
         def function(q, k, v):
             with sdpa_kernel(backend):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
         return function
 
     methods = [TorchMethod("eager", eager), TorchMethod("torch.compile(eager)", torch.compile(eager))]
-    for name, backend in (("math", "MATH"), ("efficient", "EFFICIENT_ATTENTION"), ("flash", "FLASH_ATTENTION"), ("cuDNN", "CUDNN_ATTENTION")):
+    for name, backend in (
+        ("math", "MATH"),
+        ("efficient", "EFFICIENT_ATTENTION"),
+        ("flash", "FLASH_ATTENTION"),
+        ("cuDNN", "CUDNN_ATTENTION"),
+    ):
         if hasattr(SDPBackend, backend):
             methods.append(TorchMethod(f"SDPA {name}", sdpa(getattr(SDPBackend, backend))))
-    methods.append(TorchMethod("SDPA, its choice", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)))
+    methods.append(
+        TorchMethod("SDPA, its choice", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+    )
     return methods
 
 
@@ -144,7 +166,8 @@ def why_sdpa_refused(caught, name):
     return "; ".join(dict.fromkeys(reasons))
 
 
-# ---- one pass over all methods ------------------------------------------------------------------------------------------------
+# ---- one pass over all methods
+# ------------------------------------------------------------------------------------------------
 
 
 def still_alive():
@@ -153,14 +176,18 @@ def still_alive():
 
 
 def work_of(which, method, tensors):
-    """(start, checked, bytes of the results): start() does what is not timed and returns the run; checked() runs all of it once and
-    returns the outputs, ours filled with NaN beforehand."""
+    """(start, checked, bytes of the results): start() does what is not timed and returns the run; checked() runs all of
+    it once and returns the outputs, ours filled with NaN beforehand."""
     q, k, v, d_o = tensors
     size = lambda *xs: sum(x.numel() * x.element_size() for x in xs)
     nan = {"nan": True} if method.ours else {}
     if which == "forward":
         return lambda: lambda: method.forward(q, k, v), lambda: (method.forward(q, k, v, **nan),), size(q)
-    return lambda: method.begin_backward(q, k, v, d_o), lambda: method.begin_backward(q, k, v, d_o, **nan)(), size(q, q, k, v)  # o, dq, dk, dv
+    return (
+        lambda: method.begin_backward(q, k, v, d_o),
+        lambda: method.begin_backward(q, k, v, d_o, **nan)(),
+        size(q, q, k, v),
+    )  # o, dq, dk, dv
 
 
 def try_once(row, which, method, tensors, truth):
@@ -202,7 +229,8 @@ def profile(row, start):
 
 
 def run_pass(which, methods, tensors, truth, clock, options, seconds=0.5):
-    """The rows of `which` ("forward" or "backward"), in the methods' order; `seconds` of timed runs per method, and at least 20 runs."""
+    """The rows of `which` ("forward" or "backward"), in the methods' order; `seconds` of timed runs per method, and at
+    least 20 runs."""
     rows, starts = [], {}
     for method in methods:
         if which in method.passes:
@@ -212,7 +240,14 @@ def run_pass(which, methods, tensors, truth, clock, options, seconds=0.5):
                 starts[method.name] = start
 
     times, lost = measure(starts, clock, options.repeat, seconds)
-    flops = 4 * options.head_dim * options.batch * options.heads * visible_pairs(options.seqlen, options.causal) * (BACKWARD_FLOPS if which == "backward" else 1)
+    flops = (
+        4
+        * options.head_dim
+        * options.batch
+        * options.heads
+        * visible_pairs(options.seqlen, options.causal)
+        * (BACKWARD_FLOPS if which == "backward" else 1)
+    )
     for row in rows:
         name = row["method"]
         row["not_run"] = row["not_run"] or lost.get(name)
@@ -233,50 +268,99 @@ def judge(which, rows, options):
     for row in rows:
         if not row["ours"] or row["not_run"]:
             continue
-        if min(options.seqlen / 16, options.head_dim / 8, options.batch * options.heads * options.seqlen * options.head_dim / 1024) < 1:
+        if (
+            min(
+                options.seqlen / 16,
+                options.head_dim / 8,
+                options.batch * options.heads * options.seqlen * options.head_dim / 1024,
+            )
+            < 1
+        ):
             row["pass"] = None  # too small: a correct result's errors need not average out
         elif options.dtype == "fp32":
             bound = FP32_BOUND[which] * math.sqrt(max(1, options.seqlen / 4096))
-            row["pass"] = all(error["relative_l2"] is not None and error["relative_l2"] <= bound for error in row["errors"].values())
+            row["pass"] = all(
+                error["relative_l2"] is not None and error["relative_l2"] <= bound for error in row["errors"].values()
+            )
         elif eager:
-            row["pass"] = all(error["relative_l2"] is not None and error["relative_l2"] <= TIMES_EAGER * (eager["errors"][name]["relative_l2"] or math.inf)
-                              for name, error in row["errors"].items())
+            row["pass"] = all(
+                error["relative_l2"] is not None
+                and error["relative_l2"] <= TIMES_EAGER * (eager["errors"][name]["relative_l2"] or math.inf)
+                for name, error in row["errors"].items()
+            )
         else:
             row["pass"] = None
 
 
-# ---- the report -----------------------------------------------------------------------------------------------------------------
+# ---- the report
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def table(rows):
     """A heading and a line per method."""
     eager = next((row["time"]["median_ms"] for row in rows if row["method"] == "eager" and not row["not_run"]), None)
-    lines = [["method", "ms", "p10", "p90", "TFLOP/s", "x eager", "extra MiB", "relative L2", "max abs", "of allowance", "kernels", "longest"]]
+    lines = [
+        [
+            "method",
+            "ms",
+            "p10",
+            "p90",
+            "TFLOP/s",
+            "x eager",
+            "extra MiB",
+            "relative L2",
+            "max abs",
+            "of allowance",
+            "kernels",
+            "longest",
+        ]
+    ]
     for row in rows:
         if row["not_run"]:
             lines.append([row["method"], f"n/a: {row['not_run']}"])
             continue
         ms, kernels = row["time"], row["kernels"]
         worst = {key: worst_error(row["errors"], key) for key in ("relative_l2", "max_abs", "worst_share")}
-        text = lambda key, form: "n/a" if worst[key] is None else "not finite" if math.isinf(worst[key]) else format(worst[key], form)
+        text = lambda key, form: (
+            "n/a" if worst[key] is None else "not finite" if math.isinf(worst[key]) else format(worst[key], form)
+        )
         verdict = " FAIL" if row.get("pass") is False else ""
-        lines.append([
-            row["method"], *(f"{ms[key]:.3f}" for key in ("median_ms", "p10_ms", "p90_ms")), f"{row['tflops']:.3g}",
-            "n/a" if eager is None else f"{eager / ms['median_ms']:.2f}", f"{row['extra_bytes'] / 2**20:.1f}",
-            text("relative_l2", ".1e") + verdict, text("max_abs", ".1e"), text("worst_share", ".2f"),
-            "n/a" if kernels is None else str(len(kernels)),
-            row["kernels_reason"] if kernels is None else short_name(max(kernels, key=lambda kernel: kernel["us"])["name"])])
-    return table_text(lines)
+        lines.append(
+            [
+                row["method"],
+                *(f"{ms[key]:.3f}" for key in ("median_ms", "p10_ms", "p90_ms")),
+                f"{row['tflops']:.3g}",
+                "n/a" if eager is None else f"{eager / ms['median_ms']:.2f}",
+                f"{row['extra_bytes'] / 2**20:.1f}",
+                text("relative_l2", ".1e") + verdict,
+                text("max_abs", ".1e"),
+                text("worst_share", ".2f"),
+                "n/a" if kernels is None else str(len(kernels)),
+                row["kernels_reason"]
+                if kernels is None
+                else short_name(max(kernels, key=lambda kernel: kernel["us"])["name"]),
+            ]
+        )
+    return table_text(lines, free=True)
 
 
 def versions(build, why_no_steps):
     triton = None
     if importlib.util.find_spec("triton"):
         import triton as module
+
         triton = module.__version__
-    return {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "cuda_of_torch": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(), "triton": triton, "driver": driver_version(), "python": platform.python_version(),
-            "steps": build, "steps_reason": why_no_steps}
+    return {
+        "gpu": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "cuda_of_torch": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "triton": triton,
+        "driver": driver_version(),
+        "python": platform.python_version(),
+        "steps": build,
+        "steps_reason": why_no_steps,
+    }
 
 
 def make_tensors(problem, device="cuda"):
@@ -301,7 +385,8 @@ def both_passes(problem, methods, passes, seconds, told=lambda which, rows: None
     return found, clock
 
 
-# ---- PyTorch's rows of the speedup table: measure_rows.py calls these in a process of their own -----------------------------
+# ---- PyTorch's rows of the speedup table: measure_rows.py calls these in a process of their own
+# -----------------------------
 
 
 def begin():
@@ -314,9 +399,12 @@ def begin():
 
 
 def rows_of(asked):
-    """{pass: rows} of the passes and methods asked for; {"failed": why} after an error that leaves the process unusable."""
+    """{pass: rows} of the passes and methods asked for; {"failed": why} after an error that leaves the process
+    unusable."""
     problem = types.SimpleNamespace(**asked, repeat=None, seed=0)
-    methods = [method for method in torch_methods(problem.seqlen, problem.causal, "cuda") if method.name in problem.methods]
+    methods = [
+        method for method in torch_methods(problem.seqlen, problem.causal, "cuda") if method.name in problem.methods
+    ]
     try:
         found, _ = both_passes(problem, methods, problem.passes, SECONDS["table"])
     except torch.cuda.OutOfMemoryError as error:
@@ -328,7 +416,8 @@ def rows_of(asked):
     return found
 
 
-# ---- command line -----------------------------------------------------------------------------------------------------
+# ---- command line
+# -----------------------------------------------------------------------------------------------------
 
 
 def our_methods(options):
@@ -348,16 +437,25 @@ def our_methods(options):
 def compare(options):
     """Runs everything; returns (result, ok)."""
     ours, build, why_no_steps = our_methods(options)
-    problem = {key: getattr(options, key) for key in ("dtype", "batch", "heads", "seqlen", "head_dim", "causal", "seed")}
+    problem = {
+        key: getattr(options, key) for key in ("dtype", "batch", "heads", "seqlen", "head_dim", "causal", "seed")
+    }
     v = versions(build, why_no_steps)
-    print(f"{v['gpu']}, driver {v['driver'] or 'n/a'}; PyTorch {v['torch']} (CUDA {v['cuda_of_torch']}, cuDNN {v['cudnn']}, "
-          f"Triton {v['triton'] or 'n/a'}), Python {v['python']}")
+    print(
+        f"{v['gpu']}, driver {v['driver'] or 'n/a'}; PyTorch {v['torch']} (CUDA {v['cuda_of_torch']}, "
+        f"cuDNN {v['cudnn']}, "
+        f"Triton {v['triton'] or 'n/a'}), Python {v['python']}"
+    )
     print(f"steps: {build or 'n/a: ' + why_no_steps}")
-    print(f"{options.dtype}, batch {options.batch}, heads {options.heads}, N {options.seqlen}, d {options.head_dim}"
-          f"{', causal' if options.causal else ''}; TF32 off")
+    print(
+        f"{options.dtype}, batch {options.batch}, heads {options.heads}, N {options.seqlen}, d {options.head_dim}"
+        f"{', causal' if options.causal else ''}; TF32 off"
+    )
 
     def told(which, rows):
-        print(f"\n{which}{'' if which == 'forward' else ' (extra MiB: forward and backward together, beyond o, dq, dk, dv)'}")
+        print(
+            f"\n{which}{'' if which == 'forward' else ' (extra MiB: forward and backward together, beyond o, dq, dk, dv)'}"
+        )
         print("\n".join(table(rows)), flush=True)
 
     passes = ("forward",) if options.no_backward else ("forward", "backward")
@@ -371,8 +469,15 @@ def compare(options):
         print(f"runs that the GPU reached before the host had enqueued them (launch time in the figure): {late}")
     failed = [row["method"] for row in ran if row.get("pass") is False]
     judged = any(row.get("pass") for row in ran)
-    rule = "at most 1e-6, gradients 2e-6 (times sqrt(N/4096) beyond 4096)" if options.dtype == "fp32" else f"at most {TIMES_EAGER}x eager's"
-    print(f"exactness of the steps (relative L2 {rule}): {'FAIL: ' + ', '.join(failed) if failed else 'PASS' if judged else 'not judged'}")
+    rule = (
+        "at most 1e-6, gradients 2e-6 (times sqrt(N/4096) beyond 4096)"
+        if options.dtype == "fp32"
+        else f"at most {TIMES_EAGER}x eager's"
+    )
+    print(
+        f"exactness of the steps (relative L2 {rule}): "
+        f"{'FAIL: ' + ', '.join(failed) if failed else 'PASS' if judged else 'not judged'}"
+    )
     return {"kind": "compare_pytorch", "versions": v, "problem": problem, **found, "flush": flush}, not failed
 
 
@@ -387,7 +492,9 @@ def parse(arguments=None):
     parser.add_argument("--no-backward", action="store_true")
     parser.add_argument("--no-steps", action="store_true", help="PyTorch alone")
     parser.add_argument("--library", help="libattention_steps.so, its programs beside it (the newest in build*/)")
-    parser.add_argument("--repeat", type=positive, help="rounds of timed runs (at least 20, and half a second per method)")
+    parser.add_argument(
+        "--repeat", type=positive, help="rounds of timed runs (at least 20, and half a second per method)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=pathlib.Path, help="writes everything, kernels' names too, to this file")
     options = parser.parse_args(arguments)
@@ -400,7 +507,9 @@ def main():
     instead = "./step04 and plots/measuring/swap_check.py run without a GPU, on the CPU executor"
     missing = begin().get("missing")
     if missing:
-        raise Stop(f"{missing}, and there is nothing to time without both (PyTorch 2.3 or newer); {instead}", CANNOT_SERVE)
+        raise Stop(
+            f"{missing}, and there is nothing to time without both (PyTorch 2.3 or newer); {instead}", CANNOT_SERVE
+        )
     try:
         result, ok = compare(options)
     except StepError as error:

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Measures every program of a build folder and PyTorch on this GPU, and keeps the documents' figures equal to the results.
+"""Measures every program of a build folder and PyTorch on this GPU, and keeps the documents' figures equal to the
+results.
 
     make table                                                                  builds, and runs this with TABLE_FLAGS
     python3 plots/measuring/measure.py [--dtype fp16] [--full]                  writes docs/results/<gpu>.json and the documents
 
-Without a GPU it prints what the CPU executor can tell, traffic and exactness, and writes nothing. docs/results/README.md describes
-the files. Exit codes: 0 ok, 1 a result was wrong, 2 bad arguments or files, 4 CUDA error.
-"""
+Without a GPU it prints what the CPU executor can tell, traffic and exactness, and writes nothing.
+docs/results/README.md describes the files. Exit codes: 0 ok, 1 a result was wrong, 2 bad arguments or files, 4 CUDA
+error."""
+
 import argparse
 import contextlib
 import datetime
@@ -19,7 +21,18 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.documents import measured
 from plots.measuring import measure_rows
 from plots.programs import described
-from plots.results import SCHEMA, ResultsError, configuration, configuration_text, driver_version, load, name_of, read, save, slug
+from plots.results import (
+    SCHEMA,
+    ResultsError,
+    configuration,
+    configuration_text,
+    driver_version,
+    load,
+    name_of,
+    read,
+    save,
+    slug,
+)
 from plots.script import REPOSITORY, OneLineParser, Stop, end_with, positive, table_text
 from plots.tables import result_tables
 from plots.tables.speedup_table import RESULTS, print_tables
@@ -27,7 +40,8 @@ from plots.tables.speedup_table import RESULTS, print_tables
 EXECUTOR_PROBLEM = {"batch": 1, "heads": 2, "seqlen": 512}
 
 
-# ---- which problems ---------------------------------------------------------------------------------------------------
+# ---- which problems
+# ---------------------------------------------------------------------------------------------------
 
 
 def causals(options):
@@ -44,13 +58,16 @@ def chosen_problems(options, dtypes):
 
 
 def chosen_sweeps(options, dtypes):
-    """The problems at which step04's tiles are swept: the headline's, not causal. bf16 has the shapes and the times of fp16."""
+    """The problems at which step04's tiles are swept: the headline's, not causal. bf16 has the shapes and the times of
+    fp16."""
     wanted = [dtype for dtype in options.dtype or dtypes if dtype != "bf16"]
     headline = (measure_rows.HEADLINE,)
     if options.causal or not set(headline) <= set(options.seqlen or headline):
         return []
     sizes = (options.batch, options.heads)
-    return dealt(measure_rows.problems(wanted, options.head_dim or (64, 128), (False,), headline, False, *sizes), options)
+    return dealt(
+        measure_rows.problems(wanted, options.head_dim or (64, 128), (False,), headline, False, *sizes), options
+    )
 
 
 def dealt(everything, options):
@@ -60,7 +77,8 @@ def dealt(everything, options):
     return [problem for n, problem in enumerate(everything) if mine(n) == shard]
 
 
-# ---- measuring --------------------------------------------------------------------------------------------------------
+# ---- measuring
+# --------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -84,13 +102,31 @@ def begin(path, options, figures, torch):
     if built and options.commit and built != options.commit:
         raise ResultsError(f"--commit {options.commit}: the steps were built from {built}")
     commit = built or options.commit
-    versions = {"driver": driver_version(), **{key: figures["versions"][key] for key in ("cuda_toolkit", "compiler")}, "python": platform.python_version(),
-                **{key: (torch.versions or {}).get(key) for key in ("torch", "cuda_of_torch", "cudnn", "triton")}}
-    reasons = {"driver": "nvidia-smi does not tell", "cuda_toolkit": "built without CUDA", "triton": "not installed" if torch.versions else torch.missing}
+    versions = {
+        "driver": driver_version(),
+        **{key: figures["versions"][key] for key in ("cuda_toolkit", "compiler")},
+        "python": platform.python_version(),
+        **{key: (torch.versions or {}).get(key) for key in ("torch", "cuda_of_torch", "cudnn", "triton")},
+    }
+    reasons = {
+        "driver": "nvidia-smi does not tell",
+        "cuda_toolkit": "built without CUDA",
+        "triton": "not installed" if torch.versions else torch.missing,
+    }
     versions |= {f"{key}_reason": reasons.get(key, torch.missing) for key, value in versions.items() if value is None}
-    device = {key: value for key, value in figures.items() if key != "findings"}  # they are this machine's, with its paths
-    result = {"schema": SCHEMA, "gpu": figures["gpu"]["name"], "date": datetime.date.today().isoformat(), "commit": commit, "versions": versions,
-              "device": device, "rows": [], "sweeps": []}
+    device = {
+        key: value for key, value in figures.items() if key != "findings"
+    }  # they are this machine's, with its paths
+    result = {
+        "schema": SCHEMA,
+        "gpu": figures["gpu"]["name"],
+        "date": datetime.date.today().isoformat(),
+        "commit": commit,
+        "versions": versions,
+        "device": device,
+        "rows": [],
+        "sweeps": [],
+    }
     if commit is None:
         result["commit_reason"] = "built outside of a git repository"
     if path.is_file():
@@ -98,7 +134,10 @@ def begin(path, options, figures, torch):
         if all(old[key] == result[key] for key in ("gpu", "commit", "versions")):
             result["rows"], result["sweeps"] = old["rows"], old["sweeps"]
         else:
-            print(f"{path}: {len(old['rows'])} rows of {old['gpu']}, commit {old['commit']}, of another commit or other versions than this run's, are replaced")
+            print(
+                f"{path}: {len(old['rows'])} rows of {old['gpu']}, commit {old['commit']}, of another commit or "
+                "other versions than this run's, are replaced"
+            )
     return result
 
 
@@ -124,7 +163,11 @@ def measure(options, programs, figures, path, torch):
     chosen = chosen_problems(options, dtypes)
     for n, problem in enumerate(chosen, 1):
         others = [row for row in result["rows"] if configuration(row) != configuration(problem)]
-        have = {(row["method"], row["pass"], row["product"]) for row in result["rows"] if configuration(row) == configuration(problem)}
+        have = {
+            (row["method"], row["pass"], row["product"])
+            for row in result["rows"]
+            if configuration(row) == configuration(problem)
+        }
         name = f"[{n}/{len(chosen)}] {configuration_text(problem)}"
         if options.resume and measure_rows.expected_keys(programs, problem, bool(torch.versions)) <= have:
             print(f"{name}: kept", flush=True)
@@ -160,13 +203,22 @@ def run(options, programs, figures):
 
 def run_executor(options, programs, no_gpu):
     """Traffic and exactness by the CPU executor: no time, no speedup, no file."""
-    print(f"{no_gpu}: traffic and exactness by the CPU executor. Times and speedups need a GPU; no results file is written")
+    print(
+        f"{no_gpu}: traffic and exactness by the CPU executor. Times and speedups need a GPU; no results "
+        "file is written"
+    )
     right = True
     sizes = {key: getattr(options, key) or EXECUTOR_PROBLEM[key] for key in ("batch", "heads")}
-    for problem in [{"dtype": dtype, **sizes, "seqlen": seqlen, "head_dim": head_dim, "causal": causal}
-                    for dtype in options.dtype or measure_rows.DTYPES for seqlen in options.seqlen or (EXECUTOR_PROBLEM["seqlen"],)
-                    for head_dim in options.head_dim or (64,) for causal in causals(options)]:
-        lines = [["method", "exact", "of allowance", "relative L2", "HBM expected", "requested", "extra memory", "kernels"]]
+    for problem in [
+        {"dtype": dtype, **sizes, "seqlen": seqlen, "head_dim": head_dim, "causal": causal}
+        for dtype in options.dtype or measure_rows.DTYPES
+        for seqlen in options.seqlen or (EXECUTOR_PROBLEM["seqlen"],)
+        for head_dim in options.head_dim or (64,)
+        for causal in causals(options)
+    ]:
+        lines = [
+            ["method", "exact", "of allowance", "relative L2", "HBM expected", "requested", "extra memory", "kernels"]
+        ]
         for program, product in measure_rows.runs_of(programs, problem):
             if program["devices"]["cpu"]:
                 rows = measure_rows.program_rows(program, product, problem, ["--device", "cpu"])
@@ -182,11 +234,20 @@ def executor_line(row):
     if row["not_run"] is not None:
         return [label, f"{'FAIL' if row['verified'] is False else 'n/a'}: {row['not_run']}"]
     requested = row["requested_expected_bytes"]
-    return [label, "PASS", result_tables.share(row), result_tables.error(row), size(row["hbm_expected_bytes"], row["hbm_at_least"]),
-            size(requested["load"] + requested["store"]), f"{size(row['extra_bytes'])} ({row['grows']})", str(row["kernel_count"])]
+    return [
+        label,
+        "PASS",
+        result_tables.share(row),
+        result_tables.error(row),
+        size(row["hbm_expected_bytes"], row["hbm_at_least"]),
+        size(requested["load"] + requested["store"]),
+        f"{size(row['extra_bytes'])} ({row['grows']})",
+        str(row["kernel_count"]),
+    ]
 
 
-# ---- command line -----------------------------------------------------------------------------------------------------
+# ---- command line
+# -----------------------------------------------------------------------------------------------------
 
 
 def shard(text):
@@ -199,17 +260,32 @@ def shard(text):
 def main():
     parser = OneLineParser(__doc__)
     every_n = ", ".join(map(str, sorted(measure_rows.SEQLENS)))
-    parser.add_argument("--folder", default=REPOSITORY / "build", type=pathlib.Path, help="where the executables are (build)")
+    parser.add_argument(
+        "--folder", default=REPOSITORY / "build", type=pathlib.Path, help="where the executables are (build)"
+    )
     parser.add_argument("--dtype", nargs="+", choices=measure_rows.DTYPES, help="(all that the GPU has)")
     parser.add_argument("--head-dim", nargs="+", type=positive, help="(64 128)")
     parser.add_argument("--causal", action=argparse.BooleanOptionalAction, help="(both)")
     parser.add_argument("--seqlen", nargs="+", type=positive, help=f"({measure_rows.HEADLINE})")
     parser.add_argument("--batch", type=positive, help="(4, from 8192 tokens 1)")
     parser.add_argument("--heads", type=positive, help="(2048 / head_dim)")
-    parser.add_argument("--full", action="store_true", help=f"N of {every_n}, and time and memory against N up to {max(measure_rows.SCALING_SEQLENS)}")
-    parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N",
-                        help="the I-th of N parts of the configurations (0/1), for several GPUs; give each its --out")
-    parser.add_argument("--out", type=pathlib.Path, help="the results file (docs/results/<gpu>.json, and then the documents are rewritten too)")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help=f"N of {every_n}, and time and memory against N up to {max(measure_rows.SCALING_SEQLENS)}",
+    )
+    parser.add_argument(
+        "--shard",
+        type=shard,
+        default=(0, 1),
+        metavar="I/N",
+        help="the I-th of N parts of the configurations (0/1), for several GPUs; give each its --out",
+    )
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        help="the results file (docs/results/<gpu>.json, and then the documents are rewritten too)",
+    )
     parser.add_argument("--resume", action="store_true", help="measure only what the file lacks")
     parser.add_argument("--commit", help="the sources' commit, where they are no git repository")
     options = parser.parse_args()

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Runs the profiler line of each chapter and stores what it prints in docs/results/profiler/, for readers who may not read counters.
+"""Runs the profiler line of each chapter and stores what it prints in docs/results/profiler/, for readers who may not
+read counters.
 
     python3 plots/store_profiles.py --folder build [--out docs/results/profiler]
 
-The line is the chapter's own, `$ ncu ... ./step04 ...`; the file holds it and the profiler's part of the output. Needs a GPU, ncu and
-the permission to read counters. Exit codes: 0 stored, 2 bad arguments, 3 no ncu, 4 the profiler failed (nothing is stored for that step).
-"""
+The line is the chapter's own, `$ ncu ... ./step04 ...`; the file holds it and the profiler's part of the output. Needs
+a GPU, ncu and the permission to read counters. Exit codes: 0 stored, 2 bad arguments, 3 no ncu, 4 the profiler failed
+(nothing is stored for that step)."""
+
 import pathlib
 import re
 import shlex
@@ -19,7 +21,11 @@ from plots.script import REPOSITORY, OneLineParser, Stop, call, end_with, last_l
 
 def commands(repository):
     """{"step04": its chapter's profiler line}."""
-    lines = [match[1] for chapter in sorted((repository / "docs").glob("0[0-9]-*.md")) for match in re.finditer(r"^\$ (ncu .*)$", read_text(chapter), re.MULTILINE)]
+    lines = [
+        match[1]
+        for chapter in sorted((repository / "docs").glob("0[0-9]-*.md"))
+        for match in re.finditer(r"^\$ (ncu .*)$", read_text(chapter), re.MULTILINE)
+    ]
     return {re.search(r"\./(step\d\d)", line)[1]: line for line in lines}
 
 
@@ -31,7 +37,9 @@ def profiler_part(step, output):
 
 def main():
     parser = OneLineParser(__doc__)
-    parser.add_argument("--folder", type=pathlib.Path, default=REPOSITORY / "build", help="where the executables are (build)")
+    parser.add_argument(
+        "--folder", type=pathlib.Path, default=REPOSITORY / "build", help="where the executables are (build)"
+    )
     parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / PROFILES)
     options = parser.parse_args()
     if not options.folder.is_dir():

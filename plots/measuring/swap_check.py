@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""The swap check: a small trained GPT (plots/measuring/swap/) whose attention is replaced by a step's and its backward by step05's.
+"""The swap check: a small trained GPT (plots/measuring/swap/) whose attention is replaced by a step's and its backward
+by step05's.
 
     python3 plots/measuring/swap_check.py [--device auto|gpu|cpu] [--step step04] [--product cuda-cores|tensor-cores]
 
-The same weights and test text go through the model three times: in float64 (the truth), in fp32 with eager attention (three lines),
-and in fp32 with the steps. It passes when, measured against float64,
-  - the largest logit difference of the steps is at most twice that of eager,
-  - so is the relative L2 difference of the weights' gradients,
-  - the test loss is the same to six digits.
-With a step that has no fp32 the attention's inputs and outputs are fp16 in both, the rest stays fp32; instead of gradients the
-relative L2 difference of the logits is judged, and the loss is the same to three digits.
-The model is NumPy's, on the CPU. The steps run on the CPU executor, or (where PyTorch carries the tensors there) on the GPU.
-Exit codes: 0 passed, 1 not, 2 bad arguments, 3 something is missing here, 4 a CUDA error.
-"""
+The same weights and test text go through the model three times: in float64 (the truth), in fp32 with eager attention
+(three lines), and in fp32 with the steps. It passes when, measured against float64, - the largest logit difference of
+the steps is at most twice that of eager, - so is the relative L2 difference of the weights' gradients, - the test loss
+is the same to six digits. With a step that has no fp32 the attention's inputs and outputs are fp16 in both, the rest
+stays fp32; instead of gradients the relative L2 difference of the logits is judged, and the loss is the same to three
+digits. The model is NumPy's, on the CPU. The steps run on the CPU executor, or (where PyTorch carries the tensors
+there) on the GPU. Exit codes: 0 passed, 1 not, 2 bad arguments, 3 something is missing here, 4 a CUDA error."""
+
 import importlib.util
 import pathlib
 import sys
@@ -29,11 +28,18 @@ HEAD_DIMS = (64, 128)  # to widen a head to where a step has nothing narrower
 
 
 class StepsAttention:
-    """model.py's attention by the steps, on NumPy arrays. `head_dim` is that of the step's tensors: zeros in added columns change
-    no score, and give columns of O that are cut off again."""
+    """model.py's attention by the steps, on NumPy arrays. `head_dim` is that of the step's tensors: zeros in added
+    columns change no score, and give columns of O that are cut off again."""
 
     def __init__(self, steps, step, dtype, head_dim, product=None, on_gpu=False):
-        self.steps, self.step, self.dtype, self.head_dim, self.product, self.on_gpu = steps, step, dtype, head_dim, product, on_gpu
+        self.steps, self.step, self.dtype, self.head_dim, self.product, self.on_gpu = (
+            steps,
+            step,
+            dtype,
+            head_dim,
+            product,
+            on_gpu,
+        )
 
     def there(self, x):
         import numpy as np
@@ -68,7 +74,9 @@ def half_eager(model):
     rounded = lambda x: x.astype("float16").astype("float32")
 
     class HalfEager:
-        forward = staticmethod(lambda q, k, v: model.EagerAttention.forward(rounded(q), rounded(k), rounded(v), rounded))
+        forward = staticmethod(
+            lambda q, k, v: model.EagerAttention.forward(rounded(q), rounded(k), rounded(v), rounded)
+        )
 
     return HalfEager
 
@@ -107,7 +115,9 @@ def differences(result, truth):
     found["largest"], found["logits"] = largest_and_l2([logits], [true_logits])
     if gradients:
         names = list(true_gradients)
-        _, found["gradients"] = largest_and_l2([gradients[name] for name in names], [true_gradients[name] for name in names])
+        _, found["gradients"] = largest_and_l2(
+            [gradients[name] for name in names], [true_gradients[name] for name in names]
+        )
     return found
 
 
@@ -115,12 +125,18 @@ def verdict(truth, eager, swapped, dtype):
     """Prints the comparison; returns whether all is as it may be. NaN is not."""
     e, s = differences(eager, truth), differences(swapped, truth)
     sequences, seqlen, _ = truth[0].shape
-    print(f"test set {sequences} x {seqlen} characters; test loss {truth[1]:.9f} in float64, {eager[1]:.9f} eager, {swapped[1]:.9f} ours "
-          "(nats per character)")
+    print(
+        f"test set {sequences} x {seqlen} characters; test loss {truth[1]:.9f} in float64, "
+        f"{eager[1]:.9f} eager, {swapped[1]:.9f} ours "
+        "(nats per character)"
+    )
     digits, allowed_loss = DIGITS[dtype]
     judged = "gradients" if "gradients" in s else "logits"
-    lines = [("largest logit difference", "largest", TIMES_EAGER * e["largest"]), (f"{judged}, relative L2", judged, TIMES_EAGER * e[judged]),
-             (f"test loss, relative ({digits} digits)", "loss", allowed_loss)]
+    lines = [
+        ("largest logit difference", "largest", TIMES_EAGER * e["largest"]),
+        (f"{judged}, relative L2", judged, TIMES_EAGER * e[judged]),
+        (f"test loss, relative ({digits} digits)", "loss", allowed_loss),
+    ]
     print(f"{'against float64':36} {'eager':>9} {'ours':>9} {'allowed':>9}")
     passed = True
     for what, key, allowed in lines:
@@ -160,7 +176,10 @@ def check(options):
     print(f"library: {steps.path} ({steps.build})")
     backward = f", its backward by {BACKWARD} ({METHOD})" if with_gradients else ", forward"
     place = "the GPU" if swapped.on_gpu else "the CPU executor"
-    print(f"attention in {swapped.dtype} by {options.step}{backward}, on {place}{', on ' + options.product if options.product else ''}")
+    print(
+        f"attention in {swapped.dtype} by {options.step}{backward}, on "
+        f"{place}{', on ' + options.product if options.product else ''}"
+    )
     return verdict(truth, run(weights, eager), run(weights, swapped), swapped.dtype)
 
 
@@ -168,10 +187,15 @@ def main():
     parser = OneLineParser(__doc__)
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
     parser.add_argument("--step", default="step04", help="whose attention (step04); without fp32 in fp16")
-    parser.add_argument("--product", choices=PRODUCTS, help="where the steps' fp32 tile products are computed (cuda-cores)")
+    parser.add_argument(
+        "--product", choices=PRODUCTS, help="where the steps' fp32 tile products are computed (cuda-cores)"
+    )
     parser.add_argument("--library", help="libattention_steps.so (the newest in build*/)")
-    parser.add_argument("--expect-rejected", action="store_true",
-                        help="for a library with a mistake in it: exit 0 when the check fails, 1 when it passes")
+    parser.add_argument(
+        "--expect-rejected",
+        action="store_true",
+        help="for a library with a mistake in it: exit 0 when the check fails, 1 when it passes",
+    )
     options = parser.parse_args()
     if importlib.util.find_spec("numpy") is None:
         raise Stop("NumPy is not installed: python3 -m pip install numpy", CANNOT_SERVE)

@@ -1,26 +1,31 @@
-"""What compare_pytorch.py measures with, on PyTorch tensors: errors against float64, times between CUDA events, memory, kernels."""
+"""What compare_pytorch.py measures with, on PyTorch tensors: errors against float64, times between CUDA events, memory,
+kernels."""
+
 import gc
 import math
 import re
 import statistics
 import time
+import warnings
 
 import torch
 
 
 def forget_imports():
-    """Takes what lives now out of the garbage collector's sight. With PyTorch imported a collection looks at a million objects, a tenth
-    of a second each time, and one stands before every measurement of memory."""
+    """Takes what lives now out of the garbage collector's sight. With PyTorch imported a collection looks at a million
+    objects, a tenth of a second each time, and one stands before every measurement of memory."""
     gc.collect()
     gc.freeze()
 
 
-# ---- error: the float64 truth -----------------------------------------------------------------------------------------------
+# ---- error: the float64 truth
+# -----------------------------------------------------------------------------------------------
 
 
-FLUSHED = 2.0 ** -126 / 1e-6  # in units of tol: what fp32 may lose of one weight
+FLUSHED = 2.0**-126 / 1e-6  # in units of tol: what fp32 may lose of one weight
 
-# What an element may be off by in units of tol stands beside the truth under "allowance of o" and so on, in fp32 alone: there it is the
+# What an element may be off by in units of tol stands beside the truth under "allowance of o" and so on, in fp32 alone:
+# there it is the
 # sum of docs/exactness.md, while in 16 bits it also depends on what a method stores between its kernels.
 ALLOWANCE = "allowance of "
 
@@ -30,8 +35,8 @@ def tolerance(seqlen):
 
 
 def reference(q, k, v, d_o, causal, chunk_bytes=1 << 30):
-    """{"o", "dq", "dk", "dv"} in float64 (the gradients only with d_o) and, in fp32, each one's allowance; head by head, in chunks of
-    query rows whose scores take at most chunk_bytes. Causal is for seqlen_q = seqlen_k."""
+    """{"o", "dq", "dk", "dv"} in float64 (the gradients only with d_o) and, in fp32, each one's allowance; head by
+    head, in chunks of query rows whose scores take at most chunk_bytes. Causal is for seqlen_q = seqlen_k."""
     heads = lambda x: x.flatten(0, 1)
     scale, n_q, n_k = q.shape[-1] ** -0.5, q.shape[2], k.shape[2]
     rows = max(1, min(n_q, chunk_bytes // (8 * n_k)))
@@ -67,7 +72,9 @@ def reference(q, k, v, d_o, causal, chunk_bytes=1 << 30):
             heads(result["dk"])[head] += ds.T @ q64
             heads(result["dv"])[head] += p.T @ do64
             if allowances:
-                weighted = weighted.maximum(p * lse.abs() / 3 + FLUSHED)  # a backward that recomputes P takes LSE as it was rounded
+                weighted = weighted.maximum(
+                    p * lse.abs() / 3 + FLUSHED
+                )  # a backward that recomputes P takes LSE as it was rounded
                 heads(result[ALLOWANCE + "dv"])[head] += weighted.T @ do64.abs()
                 weighted *= scale * (do64.abs() @ v64.abs().T + (do64 * o64).abs().sum(-1, keepdim=True))
                 heads(result[ALLOWANCE + "dq"])[head, part] = weighted @ k64.abs()
@@ -102,12 +109,14 @@ def worst_error(found, key):
     return max(math.inf if error[key] is None else error[key] for error in found.values())
 
 
-# ---- time, memory, kernels ------------------------------------------------------------------------------------------------
+# ---- time, memory, kernels
+# ------------------------------------------------------------------------------------------------
 
 
 class Clock:
-    """Times single runs between two CUDA events. Before each run the L2 is flushed by reads of foreign memory, queued until the GPU
-    has work for longer than the slowest method's launch calls take on the host: a time then holds no launch time of the framework."""
+    """Times single runs between two CUDA events. Before each run the L2 is flushed by reads of foreign memory, queued
+    until the GPU has work for longer than the slowest method's launch calls take on the host: a time then holds no
+    launch time of the framework."""
 
     def __init__(self, l2_bytes):
         self.flush_bytes = max(4 * l2_bytes, 64 << 20)
@@ -149,8 +158,9 @@ class Clock:
 
 
 def host_ms(start):
-    """The shortest time in which the host enqueues a run, of three runs, or of two where they take a tenth of a second; `start` does the
-    untimed part and returns the run. Not of one: the first may be the one in which a library wakes up."""
+    """The shortest time in which the host enqueues a run, of three runs, or of two where they take a tenth of a second;
+    `start` does the untimed part and returns the run. Not of one: the first may be the one in which a library wakes
+    up."""
     times, end = [], time.perf_counter() + 0.1
     while len(times) < 2 or (len(times) < 3 and time.perf_counter() < end):
         work = start()
@@ -164,8 +174,9 @@ def host_ms(start):
 
 
 def measure(starts, clock, repeat, seconds=0.5):
-    """{name: time} of the methods, one run of each in turn, so that clocks and heat fall on all alike. At least 20 rounds and `seconds`
-    per method, or `repeat` rounds. A method that runs out of memory on the way has its reason instead of a time."""
+    """{name: time} of the methods, one run of each in turn, so that clocks and heat fall on all alike. At least 20
+    rounds and `seconds` per method, or `repeat` rounds. A method that runs out of memory on the way has its reason
+    instead of a time."""
     runs, lost = {name: [] for name in starts}, {}
 
     def turn(act):
@@ -191,8 +202,13 @@ def measure(starts, clock, repeat, seconds=0.5):
         if name not in lost:
             ms = [run[0] for run in measured]
             tenths = statistics.quantiles(ms, n=10, method="inclusive") if len(ms) > 1 else 9 * ms
-            times[name] = {"median_ms": tenths[4], "p10_ms": tenths[0], "p90_ms": tenths[8], "runs": len(ms),
-                           "late_runs": sum(run[1] for run in measured)}
+            times[name] = {
+                "median_ms": tenths[4],
+                "p10_ms": tenths[0],
+                "p90_ms": tenths[8],
+                "runs": len(ms),
+                "late_runs": sum(run[1] for run in measured),
+            }
     return times, lost
 
 
@@ -209,20 +225,25 @@ def extra_bytes(work, result_bytes):
 
 
 def kernels_of(work):
-    """[(name, microseconds)] of the kernels that `work` launches, in order, and the number of copies and fills. By torch.profiler,
-    which sees every kernel of the process, the steps' too."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        result = work()
-        torch.cuda.synchronize()
+    """[(name, microseconds)] of the kernels that `work` launches, in order, and the number of copies and fills. By
+    torch.profiler, which sees every kernel of the process, the steps' too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of cycles, which this has one of
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            result = work()
+            torch.cuda.synchronize()
     del result
     events = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     events.sort(key=lambda event: event.time_range.start)
-    kernels = [(event.name, event.time_range.elapsed_us()) for event in events if not re.match(r"Mem(cpy|set)", event.name)]
+    kernels = [
+        (event.name, event.time_range.elapsed_us()) for event in events if not re.match(r"Mem(cpy|set)", event.name)
+    ]
     return kernels, len(events) - len(kernels)
 
 
 def short_name(kernel):
-    """The function's own name: no return type, namespaces, template or call arguments; CUTLASS's Kernel2<name> is `name`."""
+    """The function's own name: no return type, namespaces, template or call arguments; CUTLASS's Kernel2<name> is
+    `name`."""
     name = kernel.replace("(anonymous namespace)::", "").removeprefix("void ")
     head, bracket, rest = name.partition("<")
     if "(" in head:

@@ -5,9 +5,9 @@
     python3 plots/tables/speedup_table.py --each seats/*.json                   a line per file: many machines, also with the same GPU
     python3 plots/tables/speedup_table.py shard*.json --merge FILE              makes one file of a GPU's shards
 
-Without files: all of docs/results/. plots/measuring/measure.py (make table) makes such files, docs/results/README.md describes them.
-Exit codes: 0 ok, 2 bad arguments or files.
-"""
+Without files: all of docs/results/. plots/measuring/measure.py (make table) makes such files, docs/results/README.md
+describes them. Exit codes: 0 ok, 2 bad arguments or files."""
+
 import pathlib
 import sys
 
@@ -26,17 +26,24 @@ def print_table(heading, lines):
 
 def configurations(results):
     """Each (pass, configuration) that some GPU has, as selectors, with the method that its speedups are over."""
-    for chosen in dict.fromkeys((row["pass"], *configuration(row)) for result in results.values() for row in result["rows"]):
+    for chosen in dict.fromkeys(
+        (row["pass"], *configuration(row)) for result in results.values() for row in result["rows"]
+    ):
         wanted = dict(zip(("pass", *CONFIGURATION), chosen))
         yield wanted, result_tables.OVER[wanted["pass"]][0][0]
 
 
 def print_tables(results):
     for gpu, result in results.items():
-        versions = ", ".join(f"{key} {value}" for key, value in result["versions"].items() if value and not key.endswith("_reason"))
+        versions = ", ".join(
+            f"{key} {value}" for key, value in result["versions"].items() if value and not key.endswith("_reason")
+        )
         print(f"{result['gpu']}, {result['date']}, commit {result['commit'] or 'n/a'}: {versions}")
         for wanted, _ in configurations({gpu: result}):
-            print_table(f"{configuration_text(wanted)}, {wanted['pass']}", result_tables.speedup_table(results, gpu=gpu, **wanted))
+            print_table(
+                f"{configuration_text(wanted)}, {wanted['pass']}",
+                result_tables.speedup_table(results, gpu=gpu, **wanted),
+            )
         if result["versions"].get("torch") is None:
             print(f"\nPyTorch rows: n/a: {result['versions'].get('torch_reason', 'not measured')}")
         print()

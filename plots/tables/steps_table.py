@@ -5,14 +5,15 @@
 
 Every figure comes from the steps' --json; a value that a run does not have shows n/a.
 """
+
 import json
 import pathlib
-import subprocess
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.programs import CANNOT_SERVE, described
-from plots.script import REPOSITORY, OneLineParser, bytes_text, end_with, last_line, table_text
+from plots.script import REPOSITORY, OneLineParser, bytes_text, call, end_with, last_line, table_text
 
 
 def size(load_store):
@@ -50,30 +51,35 @@ def heading(run):
     if problem["seqlen_q"] != problem["seqlen_k"]:
         length += f" x {problem['seqlen_k']}"
     return (
-        f"{run['device_name']}: {run['dtype']}{product}, batch {problem['batch']}, heads {problem['heads']}, N {length}, "
+        f"{run['device_name']}: {run['dtype']}{product}, batch {problem['batch']}, heads "
+        f"{problem['heads']}, N {length}, "
         f"d {problem['head_dim']}{', causal' if problem['causal'] else ''}"
     )
 
 
 def main():
     parser = OneLineParser(__doc__)
-    parser.add_argument("--folder", type=pathlib.Path, default=REPOSITORY / "build", help="where the executables are (build)")
+    parser.add_argument(
+        "--folder", type=pathlib.Path, default=REPOSITORY / "build", help="where the executables are (build)"
+    )
     options, step_flags = parser.parse_known_args()
     programs = [program for program in described(options.folder) if program["kind"] == "attention"]
     if not programs:
         parser.exit(2, f"no step in {options.folder}: build them first (make steps)\n")
 
-    runs, worst_code = [], 0
+    runs, refused, worst_code = [], [], 0
     for program in programs:
         command = [program["path"], *step_flags, "--json", "-"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")
-        if done.returncode != 0:  # one that refuses this problem is left out
-            worst_code = worst_code or (done.returncode if done.returncode != CANNOT_SERVE else 0)
-            print(f"{program['id']}: exit {done.returncode}: {last_line(done.stderr)}", file=sys.stderr)
-        if done.stdout:
-            runs.append(json.loads(done.stdout))
-    runs_with_methods = [run for run in runs if "methods" in run]
-    if len(runs_with_methods) < len(runs):
+        code, stdout, stderr = call(command)
+        if code == CANNOT_SERVE:  # its reason, without what to do instead
+            reason = re.split(r"[:;] ", re.sub(rf"^{program['id']}:? ", "", last_line(stderr)))[0]
+            refused.append([program["id"], program["title"], f"n/a: {reason}"])
+        elif code != 0:
+            worst_code = worst_code or code
+            print(f"{program['id']}: exit {code}: {last_line(stderr)}", file=sys.stderr)
+        if stdout:
+            runs.append(json.loads(stdout))
+    if any("methods" not in run for run in runs):
         parser.error("--sweep-tiles asks a step for another report than this table's: run the step itself")
     if runs:
         print(heading(runs[0]))
@@ -81,7 +87,10 @@ def main():
         lines = [["step", "method", "exact", "of allowance", "requested", "HBM expected", "extra memory", time]]
         for run in runs:
             lines += [row(run, method, n == 0, runs[0]["dtype"]) for n, method in enumerate(run["methods"])]
+        lines += refused
         print("\n".join(table_text(lines, left=3)))
+    for line in refused if not runs else []:
+        print(" ".join(line), file=sys.stderr)
     return worst_code if runs else worst_code or CANNOT_SERVE
 
 

@@ -1,4 +1,6 @@
-"""What the Python tests share: where things are, and the exit code of a file whose tests cannot run here (ctest shows it as skipped)."""
+"""What the Python tests share: where things are, and the exit code of a file whose tests cannot run here (ctest shows
+it as skipped)."""
+
 import importlib.util
 import os
 import pathlib
@@ -24,5 +26,7 @@ def script(path, *flags, python=(), **environment):
     """(exit code, stdout, stderr) of plots/<path>; the CPU executor, whatever this machine has."""
     words = [sys.executable, *python, REPOSITORY / "plots" / path, *flags]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment}
-    done = subprocess.run([str(word) for word in words], capture_output=True, encoding="utf-8", errors="replace", env=environment)
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, encoding="utf-8", errors="replace", env=environment
+    )
     return done.returncode, done.stdout, done.stderr

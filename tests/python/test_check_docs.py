@@ -1,4 +1,6 @@
-"""plots/documents/check_docs.py: a sound set of documents passes, and each kind of fault is found at its line; so are faults planted in the real ones."""
+"""plots/documents/check_docs.py: a sound set of documents passes, and each kind of fault is found at its line; so are
+faults planted in the real ones."""
+
 import need  # noqa: F401
 
 import contextlib
@@ -73,9 +75,30 @@ class Made(unittest.TestCase):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
         self.root = pathlib.Path(holder.name).resolve()
-        for name, text in (("README.md", README), ("docs/page.md", PAGE), ("docs/picture.svg", "<svg/>"), ("docs/results/none.json", json.dumps({"schema": "attention-results-2", "gpu": "none", "date": "", "commit": "", "versions": {}, "rows": [], "sweeps": []})),
-                           ("src/main.cu", SOURCE), ("src/tool.py", ""), ("plots/tool.py", 'add_argument("--flag")'),
-                           ("build/step04", PROGRAM), ("Makefile", "all:\n\ttrue\n")):
+        for name, text in (
+            ("README.md", README),
+            ("docs/page.md", PAGE),
+            ("docs/picture.svg", "<svg/>"),
+            (
+                "docs/results/none.json",
+                json.dumps(
+                    {
+                        "schema": "attention-results-2",
+                        "gpu": "none",
+                        "date": "",
+                        "commit": "",
+                        "versions": {},
+                        "rows": [],
+                        "sweeps": [],
+                    }
+                ),
+            ),
+            ("src/main.cu", SOURCE),
+            ("src/tool.py", ""),
+            ("plots/tool.py", 'add_argument("--flag")'),
+            ("build/step04", PROGRAM),
+            ("Makefile", "all:\n\ttrue\n"),
+        ):
             self.write(name, text)
         (self.root / "build/step04").chmod(0o755)
 
@@ -116,43 +139,111 @@ class Faults(Made):
         self.assertIn("2 documents, 0 faults", out)
 
     def test_links(self):
-        for was, now, line, what in (("(docs/page.md)", "(docs/pages.md)", 2, "no such file"), ("page.md#two-words--and-code", "page.md#two-words-and-code", 2, "no such heading"),
-                                     ("(#a-title)", "(#the-title)", 2, "no such heading"), ("docs/picture.svg", "docs/picture.png", 3, "no such file"), ("(docs)", "(../..)", 2, "no such file")):
+        for was, now, line, what in (
+            ("(docs/page.md)", "(docs/pages.md)", 2, "no such file"),
+            ("page.md#two-words--and-code", "page.md#two-words-and-code", 2, "no such heading"),
+            ("(#a-title)", "(#the-title)", 2, "no such heading"),
+            ("docs/picture.svg", "docs/picture.png", 3, "no such file"),
+            ("`int main()`](src/main.cu", "`int main()`](src/main.cu#L3", 3, "not its line"),
+            ("(docs)", "(../..)", 2, "no such file"),
+        ):
             self.planted("README.md", was, now, f"README.md:{line}", what, "--only", "links")
         self.write("docs/alone.md", "# Alone\n")
         self.assertEqual(self.check("--only", "links"), (1, "docs/alone.md:1: no link leads here from README.md\n"))
 
     def test_code(self):
-        self.planted("README.md", "`int main()`", "`int\nmain2()`", "README.md:4", "`int main2()` does not stand in src/main.cu", "--only", "code")
+        self.planted(
+            "README.md",
+            "`int main()`",
+            "`int\nmain2()`",
+            "README.md:4",
+            "`int main2()` does not stand in src/main.cu",
+            "--only",
+            "code",
+        )
         self.planted("src/main.cu", "b);", "c);", "README.md:3", "`add(a, b)` does not stand", "--only", "code")
         self.write("src/main.cu", 8 * "// added\n" + SOURCE)  # wherever it stands
         self.assertEqual(self.check("--only", "code"), (0, ""))
 
     def test_commands(self):
-        for was, now, line, what in (("--seqlen 64\n", "--seqlens 64\n", 7, "exit code 2: --seqlens: unknown flag"), ("make step04 &&", "make step05 &&", 7, "make step05: not built"),
-                                     ("make step04 &&", "make test &&", 7, "show it as console"), ("on 64 tokens", "on 65 tokens", 13, "does not print this line"), ("1.1 MB", "1.2 MB", 13, "does not print"),
-                                     ("error 1.5e-07", "errors 1.5e-07", 15, "does not print"), ("# exit code 3", "# exit code 4", 19, "exit code 3: refused"), ("--fail   # exit code 3", "--fail", 19, "exit code 3"),
-                                     ("./step04 --fail   # exit code 3", "true   # exit code 3", 19, "exit code 0"), ("make step04 &&", "false\n", 7, "exit code 1"),
-                                     ("--seqlen 128", "--seq 128", 23, "--seq: unknown flag"), ("src/tool.py", "src/tools.py", 24, "there is no src/tools.py"), ("--flag 1", "--flags 1", 24, "--flags"),
-                                     ("```console\n", 9 * "\n" + "```\n", 32, "a command in a plain block"), ("`[not a link](nowhere.md)`", "`./step04 --speed`", 4, "--speed: unknown flag"),
-                                     ("`[not a link](nowhere.md)`", "\n    ./step04 --speed", 5, "--speed: unknown flag"), ("`[not a link](nowhere.md)`", "`make tee`", 4, "No rule to make target")):
+        for was, now, line, what in (
+            ("--seqlen 64\n", "--seqlens 64\n", 7, "exit code 2: --seqlens: unknown flag"),
+            ("make step04 &&", "make step05 &&", 7, "make step05: not built"),
+            ("make step04 &&", "make test &&", 7, "show it as console"),
+            ("on 64 tokens", "on 65 tokens", 13, "does not print this line"),
+            ("1.1 MB", "1.2 MB", 13, "does not print"),
+            ("error 1.5e-07", "errors 1.5e-07", 15, "does not print"),
+            ("# exit code 3", "# exit code 4", 19, "exit code 3: refused"),
+            ("--fail   # exit code 3", "--fail", 19, "exit code 3"),
+            ("./step04 --fail   # exit code 3", "true   # exit code 3", 19, "exit code 0"),
+            ("make step04 &&", "false\n", 7, "exit code 1"),
+            ("--seqlen 128", "--seq 128", 23, "--seq: unknown flag"),
+            ("src/tool.py", "src/tools.py", 24, "there is no src/tools.py"),
+            ("--flag 1", "--flags 1", 24, "--flags"),
+            ("```console\n", 9 * "\n" + "```\n", 32, "a command in a plain block"),
+            ("`[not a link](nowhere.md)`", "`./step04 --speed`", 4, "--speed: unknown flag"),
+            ("`[not a link](nowhere.md)`", "\n    ./step04 --speed", 5, "--speed: unknown flag"),
+            ("`[not a link](nowhere.md)`", "`make tee`", 4, "no rule to make target"),
+        ):
             self.planted("README.md", was, now, f"README.md:{line}", what, "--only", "commands")
         (self.root / "build/step04").unlink()
         self.assertEqual(self.check()[0], 2, "without programs nothing has been checked")
 
     def test_what_is_stable(self):
-        self.assertEqual(check_docs.stable("a  9.4 ms, 152 ms, 1.1 MB, 0.14 of it, 9.4e-08, 1e-06, 65536 elements"), "a (time), (time), 1.1 MB, (number) of it, (number), (number), 65536 elements")
+        self.assertEqual(
+            check_docs.stable("a  9.4 ms, 152 ms, 1.1 MB, 0.14 of it, 9.4e-08, 1e-06, 65536 elements"),
+            "a (time), (time), 1.1 MB, (number) of it, (number), (number), 65536 elements",
+        )
         self.assertEqual(check_docs.missing_line(["b", "a"], "a\nb"), 1, "in order")
 
     def test_figures(self):
-        self.planted("docs/page.md", "[n/a]", "[2.5]", "docs/page.md:6", "has '2.5', the results give 'n/a'", "--only", "figures")
+        self.planted(
+            "docs/page.md", "[n/a]", "[2.5]", "docs/page.md:6", "has '2.5', the results give 'n/a'", "--only", "figures"
+        )
 
     def test_typed(self):
-        self.planted("docs/page.md", " <!-- typed: arXiv 2205.14135, Figure 2 -->", "", "docs/page.md:7", "'7.3 ms' is typed", "--only", "typed")
-        self.planted("docs/page.md", "typed: arXiv 2205.14135, Figure 2", "typed:", "docs/page.md:7", "is typed", "--only", "typed")
-        for text, what in (("It runs at 4.24 TB/s.", "4.24 TB/s"), ("It is 1.6x faster.", "1.6x faster"), ("11 to 31 times as fast", "31 times as fast"), ("300 TFLOP/s", "300 TFLOP/s")):
-            self.planted("docs/page.md", "Text about 3 MB and 64x64.", text, "docs/page.md:3", f"{what!r} is typed", "--only", "typed")
-        self.planted("docs/page.md", "Text about", "It takes 2 ms, says `<!-- typed: me -->`. Text about", "docs/page.md:3", "'2 ms' is typed", "--only", "typed")
+        self.planted(
+            "docs/page.md",
+            " <!-- typed: arXiv 2205.14135, Figure 2 -->",
+            "",
+            "docs/page.md:7",
+            "'7.3 ms' is typed",
+            "--only",
+            "typed",
+        )
+        self.planted(
+            "docs/page.md",
+            "typed: arXiv 2205.14135, Figure 2",
+            "typed:",
+            "docs/page.md:7",
+            "is typed",
+            "--only",
+            "typed",
+        )
+        for text, what in (
+            ("It runs at 4.24 TB/s.", "4.24 TB/s"),
+            ("It is 1.6x faster.", "1.6x faster"),
+            ("11 to 31 times as fast", "31 times as fast"),
+            ("300 TFLOP/s", "300 TFLOP/s"),
+        ):
+            self.planted(
+                "docs/page.md",
+                "Text about 3 MB and 64x64.",
+                text,
+                "docs/page.md:3",
+                f"{what!r} is typed",
+                "--only",
+                "typed",
+            )
+        self.planted(
+            "docs/page.md",
+            "Text about",
+            "It takes 2 ms, says `<!-- typed: me -->`. Text about",
+            "docs/page.md:3",
+            "'2 ms' is typed",
+            "--only",
+            "typed",
+        )
 
     def test_bad_arguments(self):
         shutil.rmtree(self.root / "docs")
@@ -166,18 +257,30 @@ class Faults(Made):
 
 class Parts(unittest.TestCase):
     def test_blocks(self):
-        document = markdown.Document("x", "a\n```sh\none\n\ntwo\n```\n- item\n\n    of the item\n\ntext\n\n    indented\n\n    more\ntext `code`\n")
-        self.assertEqual([(block.line, block.language, block.code) for block in document.blocks], [(3, "sh", ["one", "", "two"]), (13, None, ["indented", "", "more"])])
+        document = markdown.Document(
+            "x",
+            "a\n```sh\none\n\ntwo\n```\n- item\n\n    of the item\n\ntext\n\n    indented\n\n    more\ntext `code`\n",
+        )
+        self.assertEqual(
+            [(block.line, block.language, block.code) for block in document.blocks],
+            [(3, "sh", ["one", "", "two"]), (13, None, ["indented", "", "more"])],
+        )
         self.assertEqual([document.prose[n] for n in (1, 2, 8, 12, 15)], ["", "", "    of the item", "", "text `code`"])
 
     def test_slugs(self):
-        document = markdown.Document("x", "# What \"exact\" means here\n## fp16 and bf16: what\n## Same\n## Same\n### S, P, dP and dS in the type\n```\n# code\n```\n")
-        self.assertEqual(list(document.slugs()), ["what-exact-means-here", "fp16-and-bf16-what", "same", "same-1", "s-p-dp-and-ds-in-the-type"])
+        document = markdown.Document(
+            "x",
+            '# What "exact" means here\n## fp16 and bf16: what\n## Same\n## Same\n### S, P, dP and dS in the type\n```\n# code\n```\n',
+        )
+        self.assertEqual(
+            list(document.slugs()),
+            ["what-exact-means-here", "fp16-and-bf16-what", "same", "same-1", "s-p-dp-and-ds-in-the-type"],
+        )
 
     def test_links(self):
         document = markdown.Document("x", "see [over `two\nlines`](a.cu) and\n[more](x)\n\n`a\n\nb` [o](p)")
         self.assertEqual([(link.line, link.target) for link in document.links()], [(2, "a.cu"), (3, "x"), (7, "p")])
-        document = markdown.Document("x", "[a](b) `[c](d)` [![e](f)](g) [h `i[0]`](j)\n<img src=\"k\">\n[l]: m \"t\"\n")
+        document = markdown.Document("x", '[a](b) `[c](d)` [![e](f)](g) [h `i[0]`](j)\n<img src="k">\n[l]: m "t"\n')
         self.assertEqual([link.target for link in document.links()], ["b", "g", "f", "j", "m", "k"])
 
 

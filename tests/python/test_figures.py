@@ -1,4 +1,5 @@
 """The figures of the stored results: each is drawn, the same on every machine, and no kernel stands above its roof."""
+
 from need import REPOSITORY, need, script
 
 need("matplotlib", "numpy")
@@ -23,18 +24,32 @@ class Figures(unittest.TestCase):
             code, out, err = script("figures/draw_all.py", STORED, "--out", one)
             self.assertEqual((code, err), (0, ""))
             drawn = files(one)
-            self.assertEqual(set(drawn), {path.name for path in (REPOSITORY / "docs" / "figures").glob("*.svg")}, "those that are stored")
+            self.assertEqual(
+                set(drawn),
+                {path.name for path in (REPOSITORY / "docs" / "figures").glob("*.svg")},
+                "those that are stored",
+            )
             for name, picture in drawn.items():
-                texts = " ".join("".join(text.itertext()) for text in xml.etree.ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"))
+                texts = " ".join(
+                    "".join(text.itertext())
+                    for text in xml.etree.ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")
+                )
                 self.assertIn("NVIDIA H200", texts, name)
                 self.assertNotIn("nan", texts.split(), name)
             of_tiles = "nvidia-h200-tiles.svg"
             rc = pathlib.Path(other, "matplotlibrc")
             rc.write_text("text.usetex: True\ntext.color: white\nfont.size: 30\nsvg.fonttype: path\n", encoding="utf-8")
-            strange = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MATPLOTLIBRC": str(rc), "LC_ALL": "C"}
+            strange = {
+                "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+                "MATPLOTLIBRC": str(rc),
+                "LC_ALL": "C",
+            }
             self.assertEqual(script("figures/figure_tiles.py", STORED, "--out", other, **strange)[0], 0)
             self.assertEqual(files(other)[of_tiles], drawn[of_tiles])
-            for flags, redrawn in (((), False), (("--anew",), True)):  # what was drawn from these results stays as it is
+            for flags, redrawn in (
+                ((), False),
+                (("--anew",), True),
+            ):  # what was drawn from these results stays as it is
                 before = pathlib.Path(one, of_tiles).stat().st_mtime_ns
                 self.assertEqual(script("figures/figure_tiles.py", STORED, "--out", one, *flags)[0], 0)
                 self.assertEqual(pathlib.Path(one, of_tiles).stat().st_mtime_ns != before, redrawn)
@@ -54,7 +69,13 @@ class Figures(unittest.TestCase):
     def test_what_cannot_be_drawn(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "bad.json"
-            for content, code in (("{", 2), ('{"schema": "attention-results-2", "gpu": "x", "date": "", "commit": "", "versions": {}, "rows": [], "sweeps": []}', 3)):
+            for content, code in (
+                ("{", 2),
+                (
+                    '{"schema": "attention-results-2", "gpu": "x", "date": "", "commit": "", "versions": {}, "rows": [], "sweeps": []}',
+                    3,
+                ),
+            ):
                 path.write_text(content, encoding="utf-8")
                 found, out, err = script("figures/draw_all.py", path, "--out", folder)
                 self.assertEqual((found, out), (code, ""), err)

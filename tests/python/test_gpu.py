@@ -1,4 +1,6 @@
-"""The C interface, compare_pytorch.py and the swap check on a GPU. Skipped where PyTorch sees none; a library without GPU kernels fails."""
+"""The C interface, compare_pytorch.py and the swap check on a GPU. Skipped where PyTorch sees none; a library without
+GPU kernels fails."""
+
 from need import BUILD, LIBRARY, REPOSITORY, SKIPPED, need
 
 need("torch", "numpy")
@@ -43,7 +45,20 @@ class OnTheGpu(unittest.TestCase):
         served = set()
         for dtype in self.dtypes:
             for seqlen, head_dim, causal in ((300, 64, True), (77, 40, False), (129, 128, True)):
-                problem = compare_pytorch.parse(["--dtype", dtype, "--batch", "2", "--heads", "3", "--seqlen", str(seqlen), "--head-dim", str(head_dim)])
+                problem = compare_pytorch.parse(
+                    [
+                        "--dtype",
+                        dtype,
+                        "--batch",
+                        "2",
+                        "--heads",
+                        "3",
+                        "--seqlen",
+                        str(seqlen),
+                        "--head-dim",
+                        str(head_dim),
+                    ]
+                )
                 tensors = compare_pytorch.make_tensors(problem)
                 truth = torch_measure.reference(*tensors, causal)
                 for method in compare_pytorch.step_methods(self.steps, self.programs, dtype, causal):
@@ -55,9 +70,17 @@ class OnTheGpu(unittest.TestCase):
                             self.assertEqual(error.code, 3, error)
                             continue
                         served.add((method.step, dtype))
-                        found = torch_measure.errors(dict(zip(("o",) if which == "forward" else ("dq", "dk", "dv"), outputs)), truth)
+                        found = torch_measure.errors(
+                            dict(zip(("o",) if which == "forward" else ("dq", "dk", "dv"), outputs)), truth
+                        )
                         self.assertLess(torch_measure.worst_error(found, "relative_l2"), BOUND[dtype])
-        here = {(program["id"], dtype) for program in self.programs if runs_here(program) for dtype in program["dtypes"] if dtype in self.dtypes}
+        here = {
+            (program["id"], dtype)
+            for program in self.programs
+            if runs_here(program)
+            for dtype in program["dtypes"]
+            if dtype in self.dtypes
+        }
         self.assertEqual(served, here)
 
     def test_refused(self):
@@ -78,12 +101,32 @@ class OnTheGpu(unittest.TestCase):
         for dtype in self.dtypes:
             with self.subTest(dtype=dtype), tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder) / "result.json"
-                done = self.script("compare_pytorch.py", "--dtype", dtype, "--batch", "1", "--heads", "4", "--seqlen", "512", "--causal", "--repeat", "3", "--json", path)
+                done = self.script(
+                    "compare_pytorch.py",
+                    "--dtype",
+                    dtype,
+                    "--batch",
+                    "1",
+                    "--heads",
+                    "4",
+                    "--seqlen",
+                    "512",
+                    "--causal",
+                    "--repeat",
+                    "3",
+                    "--json",
+                    path,
+                )
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 result = json.loads(path.read_text(encoding="utf-8"))
                 rows = {row["method"]: row for which in ("forward", "backward") for row in result[which] if row["ours"]}
-                self.assertEqual(set(rows), {method.name for method in compare_pytorch.step_methods(self.steps, self.programs, dtype, True)})
-                for program in (program for program in self.programs if dtype in program["dtypes"] and runs_here(program)):
+                self.assertEqual(
+                    set(rows),
+                    {method.name for method in compare_pytorch.step_methods(self.steps, self.programs, dtype, True)},
+                )
+                for program in (
+                    program for program in self.programs if dtype in program["dtypes"] and runs_here(program)
+                ):
                     for name, row in ((name, row) for name, row in rows.items() if name.startswith(program["id"])):
                         self.assertIsNone(row["not_run"], name)
                         self.assertGreater(row["time"]["median_ms"], 0)

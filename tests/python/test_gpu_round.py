@@ -1,4 +1,6 @@
-"""tests/gpu_round.py on programs that stand for a build's and for the tools: what runs, what fails, what is left out."""
+"""tests/gpu_round.py on programs that stand for a build's and for the tools: what runs, what fails, what is left
+out."""
+
 from need import REPOSITORY
 
 import json
@@ -17,15 +19,42 @@ class GpuRound(unittest.TestCase):
         """(exit code, stdout and stderr, {log: text})."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            tools = {"nvidia-smi": "echo 9.0", "ctest": "echo 100% tests passed; exit ${CTEST-0}", "compute-sanitizer": 'case "$*" in *racecheck*step42*) exit 9;; esac'}
-            programs = {step: f'exec "{sys.executable}" -ES "{FAKE_STEP}" {step} "$@"' for step in ("step00", "step04", "step42")}
+            tools = {
+                "nvidia-smi": "echo 9.0",
+                "ctest": "echo 100% tests passed; exit ${CTEST-0}",
+                "compute-sanitizer": 'case "$*" in *racecheck*step42*) exit 9;; esac',
+            }
+            programs = {
+                step: f'exec "{sys.executable}" -ES "{FAKE_STEP}" {step} "$@"'
+                for step in ("step00", "step04", "step42")
+            }
             for program, text in {**tools, **programs}.items():
                 (folder / program).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
                 (folder / program).chmod(0o755)
-            command = [sys.executable, REPOSITORY / "tests" / "gpu_round.py", "--folder", folder, "--out", folder / "out", "--only", only]
-            environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "FAKE_STEP_LOG": str(folder / "log"), **environment}
-            done = subprocess.run([str(word) for word in command], capture_output=True, encoding="utf-8", env=environment)
-            return done.returncode, done.stdout + done.stderr, {path.name: path.read_text(encoding="utf-8") for path in folder.glob("out/*")}
+            command = [
+                sys.executable,
+                REPOSITORY / "tests" / "gpu_round.py",
+                "--folder",
+                folder,
+                "--out",
+                folder / "out",
+                "--only",
+                only,
+            ]
+            environment = {
+                **os.environ,
+                "PATH": f"{folder}:{os.environ['PATH']}",
+                "FAKE_STEP_LOG": str(folder / "log"),
+                **environment,
+            }
+            done = subprocess.run(
+                [str(word) for word in command], capture_output=True, encoding="utf-8", env=environment
+            )
+            return (
+                done.returncode,
+                done.stdout + done.stderr,
+                {path.name: path.read_text(encoding="utf-8") for path in folder.glob("out/*")},
+            )
 
     def test_passes(self):
         code, text, logs = self.round("figures,tests,steps")
@@ -33,13 +62,22 @@ class GpuRound(unittest.TestCase):
         self.assertIn("not in this round: build, edges, sanitizer, speed", text)
         self.assertIn("gpu", json.loads(logs["step00.json"]))
         self.assertIn("-L gpu", logs["tests.log"])
-        for what in ("step04 fp32", "step04 fp32 on tensor cores", "step04 fp16", "step42 fp16"):  # as they describe themselves
+        for what in (
+            "step04 fp32",
+            "step04 fp32 on tensor cores",
+            "step04 fp16",
+            "step42 fp16",
+        ):  # as they describe themselves
             self.assertRegex(text, rf"ok +{what} +worst 0.50 of the allowance")
         self.assertNotIn("step42 fp32", text)
         self.assertEqual(logs["steps.log"].count("$ "), 3 * 4)
 
     def test_what_fails(self):
-        for only, environment, what in (("tests", {"CTEST": "8"}, "ctest -L gpu"), ("steps", {"FAKE_STEP_WRONG": "step42"}, "exactness"), ("sanitizer", {}, "compute-sanitizer racecheck")):
+        for only, environment, what in (
+            ("tests", {"CTEST": "8"}, "ctest -L gpu"),
+            ("steps", {"FAKE_STEP_WRONG": "step42"}, "exactness"),
+            ("sanitizer", {}, "compute-sanitizer racecheck"),
+        ):
             code, text, _ = self.round(only, **environment)
             self.assertEqual(code, 1, text)
             self.assertTrue(text.rstrip().endswith(f"1 failed: {what}"), text)

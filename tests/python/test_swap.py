@@ -1,4 +1,5 @@
 """The swap check's model and verdict: its hand-written backward, its text, and what a wrong attention gets."""
+
 from need import need, script
 
 need("numpy")
@@ -18,16 +19,33 @@ def small_model(dtype=np.float64):
     """Two layers, 2 heads of 4, context 6, 5 characters, with random weights; inputs and targets [2, 6]."""
     draw = np.random.default_rng(1)
     width, characters, context = 8, 5, 6
-    weights = {"token": (characters, width), "position": (context, width), "norm": (width,), "bias": (width,), "head": (width, characters)}
+    weights = {
+        "token": (characters, width),
+        "position": (context, width),
+        "norm": (width,),
+        "bias": (width,),
+        "head": (width, characters),
+    }
     for layer in range(2):
-        weights |= {f"{layer}.qkv": (width, 3 * width), f"{layer}.out": (width, width), f"{layer}.up": (width, 4 * width), f"{layer}.down": (4 * width, width)}
+        weights |= {
+            f"{layer}.qkv": (width, 3 * width),
+            f"{layer}.out": (width, width),
+            f"{layer}.up": (width, 4 * width),
+            f"{layer}.down": (4 * width, width),
+        }
         weights |= {f"{layer}.{name}": (width,) for name in ("norm1", "bias1", "norm2", "bias2")}
     weights = {name: draw.normal(size=shape).astype(dtype) for name, shape in weights.items()}
-    return weights, {"layers": 2, "heads": 2, "context": context}, draw.integers(characters, size=(2, context)), draw.integers(characters, size=(2, context))
+    return (
+        weights,
+        {"layers": 2, "heads": 2, "context": context},
+        draw.integers(characters, size=(2, context)),
+        draw.integers(characters, size=(2, context)),
+    )
 
 
 class FakeSteps:
-    """Right attention on what it is handed, its output and dQ times a factor. It serves `dtypes`, and head_dims from `least` on."""
+    """Right attention on what it is handed, its output and dQ times a factor. It serves `dtypes`, and head_dims from
+    `least` on."""
 
     def __init__(self, dtypes=("float32",), least=1, factor=1.0, in_backward=1.0):
         self.dtypes, self.least, self.factor, self.in_backward = dtypes, least, factor, in_backward
@@ -69,9 +87,14 @@ class Model(unittest.TestCase):
         draw, step = np.random.default_rng(2), 1e-5
         for name in weights:  # along a random direction, by central differences: their error is of the order of step^2
             direction = draw.normal(size=weights[name].shape)
-            losses = [model.run({**weights, name: weights[name] + sign * step * direction}, *rest, model.EagerAttention)[1] for sign in (1, -1)]
+            losses = [
+                model.run({**weights, name: weights[name] + sign * step * direction}, *rest, model.EagerAttention)[1]
+                for sign in (1, -1)
+            ]
             slope = (losses[0] - losses[1]) / (2 * step)
-            self.assertAlmostEqual(float((gradients[name] * direction).sum()), slope, delta=1e-7 * max(1, abs(slope)), msg=name)
+            self.assertAlmostEqual(
+                float((gradients[name] * direction).sum()), slope, delta=1e-7 * max(1, abs(slope)), msg=name
+            )
 
     def test_fp32_stays_fp32(self):
         logits, _, gradients = model.run(*small_model(np.float32), model.EagerAttention)
@@ -81,12 +104,19 @@ class Model(unittest.TestCase):
         weights, config = model.load_model()
         train, test = (read_text(model.FOLDER / name) for name in ("train.txt", "test.txt"))
         self.assertTrue(set(test) <= set(config["characters"]))
-        self.assertFalse(set(train.strip().split("\n\n")) & set(test.strip().split("\n\n")), "a test scene stands in the training set")
+        self.assertFalse(
+            set(train.strip().split("\n\n")) & set(test.strip().split("\n\n")),
+            "a test scene stands in the training set",
+        )
         self.assertLess((model.FOLDER / "weights.npz").stat().st_size, 1_000_000)
         tokens = model.encode(test, config)
-        _, loss, _ = model.run(weights, config, *model.sequences(tokens, config["context"]), model.EagerAttention, gradients=False)
+        _, loss, _ = model.run(
+            weights, config, *model.sequences(tokens, config["context"]), model.EagerAttention, gradients=False
+        )
         frequencies = np.bincount(tokens) / len(tokens)
-        entropy = -sum(p * np.log(p) for p in frequencies if p > 0)  # the loss of one who only knows how often each character comes
+        entropy = -sum(
+            p * np.log(p) for p in frequencies if p > 0
+        )  # the loss of one who only knows how often each character comes
         self.assertLess(loss, entropy / 4, "the model is trained")
         with self.assertRaisesRegex(ValueError, "does not know"):
             model.encode("§", config)
@@ -96,7 +126,13 @@ class Model(unittest.TestCase):
 
 class Verdict(unittest.TestCase):
     def test_fp32(self):
-        for factor, in_backward, passes in ((1, 1, True), (1.0001, 1, False), (np.nan, 1, False), (1, 1.0001, False), (1, np.nan, False)):
+        for factor, in_backward, passes in (
+            (1, 1, True),
+            (1.0001, 1, False),
+            (np.nan, 1, False),
+            (1, 1.0001, False),
+            (1, np.nan, False),
+        ):
             found = judged(FakeSteps(factor=factor, in_backward=in_backward))
             self.assertEqual(found, (passes, f"swap check: {'PASS' if passes else 'FAIL'}"), (factor, in_backward))
 
@@ -116,7 +152,10 @@ class Verdict(unittest.TestCase):
             judged(FakeSteps(()))
 
     def test_what_is_missing(self):
-        for flags, code, text in ((("--library", "/nowhere.so"), 3, "does not exist"), (("--device", "gpu", "--library", "/nowhere.so"), 3, "")):
+        for flags, code, text in (
+            (("--library", "/nowhere.so"), 3, "does not exist"),
+            (("--device", "gpu", "--library", "/nowhere.so"), 3, ""),
+        ):
             found, out, err = script("measuring/swap_check.py", *flags)
             self.assertEqual((found, out, err.count("\n")), (code, "", 1), err)
             self.assertIn(text, err)

@@ -1,12 +1,14 @@
 """The swap check's model in NumPy: a small GPT, its loss and its gradients, in whatever precision the weights have.
 
-A pre-norm transformer (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): token and position
-embeddings, layers of causal attention and an MLP with the tanh GELU, a last layer norm, a linear head. Only the layer norms have
-biases. The attention is a pair of functions handed in, so that it can be swapped while everything around it stays the same:
+A pre-norm transformer (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3): token
+and position embeddings, layers of causal attention and an MLP with the tanh GELU, a last layer norm, a linear head.
+Only the layer norms have biases. The attention is a pair of functions handed in, so that it can be swapped while
+everything around it stays the same:
 
     forward(q, k, v) -> (o, saved)         q, k, v, o [batch, heads, seqlen, head_dim], causal, scale 1/sqrt(head_dim)
     backward(saved, d_o) -> (dq, dk, dv)    only where gradients are asked for
 """
+
 import json
 import math
 import pathlib
@@ -18,7 +20,8 @@ EPSILON = 1e-5  # of the layer norms, as PyTorch's default
 
 
 def load_model(path=FOLDER / "weights.npz"):
-    """(weights, config): arrays by name in float32; config has layers, heads, context, characters (a string, the vocabulary)."""
+    """(weights, config): arrays by name in float32; config has layers, heads, context, characters (a string, the
+    vocabulary)."""
     with np.load(path) as file:
         weights = {name: file[name] for name in file.files if name != "config"}
         return weights, json.loads(str(file["config"]))
@@ -34,11 +37,12 @@ def encode(text, config):
 
 
 def sequences(tokens, context):
-    """(inputs, targets), both [batch, context]: the text in pieces, each token's target its successor; a short last piece is left out."""
+    """(inputs, targets), both [batch, context]: the text in pieces, each token's target its successor; a short last
+    piece is left out."""
     batch = (len(tokens) - 1) // context
     if batch == 0:
         raise ValueError(f"the text has {len(tokens)} characters, the model's context is {context}")
-    return tokens[:batch * context].reshape(batch, context), tokens[1:batch * context + 1].reshape(batch, context)
+    return tokens[: batch * context].reshape(batch, context), tokens[1 : batch * context + 1].reshape(batch, context)
 
 
 class EagerAttention:
@@ -63,8 +67,9 @@ class EagerAttention:
 
 
 def run(weights, config, inputs, targets, attention, gradients=True):
-    """(logits [batch, seqlen, characters], mean cross entropy in nats, gradients by weight name), computed in the weights' precision;
-    only the loss is taken in float64, from the logits as they are. Without `gradients` there are none."""
+    """(logits [batch, seqlen, characters], mean cross entropy in nats, gradients by weight name), computed in the
+    weights' precision; only the loss is taken in float64, from the logits as they are. Without `gradients` there are
+    none."""
     backward = []  # one function per stage: gradient of its output -> gradient of its input
     kept = {}
 
@@ -74,7 +79,10 @@ def run(weights, config, inputs, targets, attention, gradients=True):
     batch, seqlen = inputs.shape
     x = weights["token"][inputs] + weights["position"][:seqlen]
     for layer in range(config["layers"]):
-        w = {name: weights[f"{layer}.{name}"] for name in ("norm1", "bias1", "qkv", "out", "norm2", "bias2", "up", "down")}
+        w = {
+            name: weights[f"{layer}.{name}"]
+            for name in ("norm1", "bias1", "qkv", "out", "norm2", "bias2", "up", "down")
+        }
         keep_layer = lambda name, gradient, layer=layer: keep(f"{layer}.{name}", gradient)
         a, undo = _attention_block(x, w, config["heads"], attention, keep_layer)
         x = x + a
@@ -126,7 +134,9 @@ def _layer_norm(x, gain, bias, keep):
     def backward(dy):
         keep((dy * normal).sum((0, 1)), dy.sum((0, 1)))
         d_normal = dy * gain
-        return inverse * (d_normal - d_normal.mean(-1, keepdims=True) - normal * (d_normal * normal).mean(-1, keepdims=True))
+        return inverse * (
+            d_normal - d_normal.mean(-1, keepdims=True) - normal * (d_normal * normal).mean(-1, keepdims=True)
+        )
 
     return normal * gain + bias, backward
 

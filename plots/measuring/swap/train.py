@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Trains the swap check's model on train.txt and writes weights.npz beside this file. Needs NumPy; minutes on two CPU cores.
+"""Trains the swap check's model on train.txt and writes weights.npz beside this file. Needs NumPy; minutes on two CPU
+cores.
 
     python3 plots/measuring/swap/train.py [--steps 1600] [--out FILE]
 
 AdamW (Loshchilov and Hutter 2019, algorithm 2) with a warm-up and a cosine decay, gradients clipped to norm 1.
 """
+
 import io
 import json
 import math
@@ -29,14 +31,21 @@ def initial_weights(characters, draw):
     residual = 0.02 / math.sqrt(2 * LAYERS)
     for layer in range(LAYERS):
         for n in (1, 2):
-            weights[f"{layer}.norm{n}"], weights[f"{layer}.bias{n}"] = np.ones(width, np.float32), np.zeros(width, np.float32)
+            weights[f"{layer}.norm{n}"], weights[f"{layer}.bias{n}"] = (
+                np.ones(width, np.float32),
+                np.zeros(width, np.float32),
+            )
         weights |= {
             f"{layer}.qkv": normal(width, 3 * width),
             f"{layer}.out": normal(width, width, sigma=residual),
             f"{layer}.up": normal(width, 4 * width),
             f"{layer}.down": normal(4 * width, width, sigma=residual),
         }
-    return weights | {"norm": np.ones(width, np.float32), "bias": np.zeros(width, np.float32), "head": normal(width, characters)}
+    return weights | {
+        "norm": np.ones(width, np.float32),
+        "bias": np.zeros(width, np.float32),
+        "head": normal(width, characters),
+    }
 
 
 class AdamW:
