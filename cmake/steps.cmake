@@ -1,7 +1,8 @@
 # attn_add_kernels(id file) adds
 #   <id>_cpu, <id>_gpu   object libraries: the same file for the CPU executor (host compiler) and for CUDA (nvcc)
 # and sets <id>_objects to those that this build has. The file defines attention::ATTN_DEVICE::<id>::step(); the generated source
-# includes it and registers that step.
+# includes it and registers that step. A file steps/stepNN_hopper_* has kernels for that GPU alone: nvcc compiles them for sm_90a,
+# whatever the build's architectures are, and what ptxas says of them is kept in <build>/steps/<id>_ptxas.log (tests/CMakeLists.txt).
 function(attn_add_kernels STEP_ID STEP_FILE)
   set(DEVICE cpu)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_cpu.cpp @ONLY)
@@ -17,6 +18,12 @@ function(attn_add_kernels STEP_ID STEP_FILE)
     target_compile_options(${STEP_ID}_gpu PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo>)
     target_link_libraries(${STEP_ID}_gpu PRIVATE harness)
     set_target_properties(${STEP_ID}_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)  # they go into libattention_steps.so too
+    if(STEP_FILE MATCHES "_hopper_")
+      set(log ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_ptxas.log)
+      target_compile_options(${STEP_ID}_gpu PRIVATE --generate-code=arch=compute_90a,code=sm_90a -Xptxas=-v)
+      set_target_properties(${STEP_ID}_gpu PROPERTIES CUDA_ARCHITECTURES OFF CUDA_COMPILER_LAUNCHER "sh;${PROJECT_SOURCE_DIR}/cmake/keep_output.sh;${log}")
+      set_property(GLOBAL APPEND PROPERTY ATTN_PTXAS_LOGS ${log})
+    endif()
     list(APPEND objects ${STEP_ID}_gpu)
   endif()
   set(${STEP_ID}_objects ${objects} PARENT_SCOPE)
@@ -31,46 +38,6 @@ function(attn_add_step STEP_FILE)
   target_link_libraries(${STEP_ID} PRIVATE harness_main ${${STEP_ID}_objects} harness)
   set_target_properties(${STEP_ID} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${${STEP_ID}_objects})
-  set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
-endfunction()
-
-# attn_add_hopper_step(steps/stepNN_hopper_name.cu) adds stepNN likewise, whose kernels are Hopper's alone:
-#   <id>_gpu     its kernels, for sm_90a whatever the build's architectures are: so they are compiled wherever there is nvcc. What ptxas says of
-#                them is kept in <build>/steps/<id>_ptxas.log (tests/CMakeLists.txt)
-#   <id>_other   stands for the step on the CPU executor, and where there is no nvcc: its name, idea and techniques, as the file has them, and a refusal
-function(attn_add_hopper_step STEP_FILE)
-  string(REGEX MATCH "step[0-9][0-9]" STEP_ID ${STEP_FILE})
-  file(READ ${PROJECT_SOURCE_DIR}/${STEP_FILE} text)
-  if(NOT text MATCHES "return {(\\.id = \"${STEP_ID}\".*\\.chapter = .*), \\.tiles")
-    message(FATAL_ERROR "${STEP_FILE}: step() does not begin with .id, .title, .idea and .chapter")
-  endif()
-  set(STEP_DESCRIPTION "${CMAKE_MATCH_1}")
-  set(STEP_TECHNIQUES "")
-  if(text MATCHES ",[ \n]*\\.techniques = {.*}}")
-    string(REGEX REPLACE ",[ \n]*\\.methods.*" "" STEP_TECHNIQUES "${CMAKE_MATCH_0}")
-  endif()
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/step_elsewhere.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_other.cpp @ONLY)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${STEP_FILE})
-  add_library(${STEP_ID}_other OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_other.cpp)
-  target_link_libraries(${STEP_ID}_other PRIVATE harness)
-  set_target_properties(${STEP_ID}_other PROPERTIES POSITION_INDEPENDENT_CODE ON)  # it goes into libattention_steps.so too
-  set(objects ${STEP_ID}_other)
-
-  if(ATTN_HAVE_CUDA)
-    set(DEVICE gpu)
-    configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu @ONLY)
-    add_library(${STEP_ID}_gpu OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu)
-    target_compile_options(${STEP_ID}_gpu PRIVATE --expt-relaxed-constexpr -lineinfo --generate-code=arch=compute_90a,code=sm_90a -Xptxas=-v)
-    target_link_libraries(${STEP_ID}_gpu PRIVATE harness)
-    set_target_properties(${STEP_ID}_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_ARCHITECTURES OFF
-                          CUDA_COMPILER_LAUNCHER "sh;${PROJECT_SOURCE_DIR}/cmake/keep_output.sh;${CMAKE_BINARY_DIR}/steps/${STEP_ID}_ptxas.log")
-    list(APPEND objects ${STEP_ID}_gpu)
-    set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${STEP_ID}_gpu)
-    set_property(GLOBAL APPEND PROPERTY ATTN_PTXAS_LOGS ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_ptxas.log)
-  endif()
-  add_executable(${STEP_ID})
-  target_link_libraries(${STEP_ID} PRIVATE harness_main ${objects} harness)
-  set_target_properties(${STEP_ID} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
 endfunction()
 

@@ -110,8 +110,8 @@ TEST_CASE("a result that is no number says what was too large") {
 }
 
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
-  refuses("step07 --device cpu", 3, "step04 is the same algorithm");
-  refuses("step08 --device cpu --no-pingpong --no-overlap --no-persistent", 3, "step04 is the same algorithm");
+  refuses("step07 --device cpu --head-dim 96", 3, "takes head_dim 64 and 128, not 96");
+  refuses("step08 --device cpu --dtype fp32 --no-pingpong --no-overlap --no-persistent", 3, "step04 is the same algorithm in fp32");
   refuses("step04 --product tensor-cores --head-dim 200", 3, "--product cuda-cores");
   refuses("step05 --product tensor-cores --init const:1e30", 3, "--product cuda-cores");
   refuses("step04 --product tensor-cores --tile 48x48", 3, "128x64, 64x64");

@@ -32,6 +32,12 @@ struct SourceLine {
   int line = 0;
 };
 
+/// A hook in a running kernel: its line, and an address by which a report can name the lines that an inlined function was called from.
+struct Site {
+  SourceLine place;
+  const void* caller = nullptr;
+};
+
 /// What one OS thread's kernels asked of one tensor, in bytes.
 struct Requested {
   int64_t load = 0;
@@ -113,6 +119,43 @@ void warp_collective(WarpOperation run, void* deposit, SourceLine place);
 void start_copy(void* to, const void* from, SourceLine place);
 void commit_copies(SourceLine place);             // the copies that the running thread has started since the last one are a group
 void wait_copies(int pending, SourceLine place);  // its groups arrive, all but the `pending` youngest
+
+// Hopper's units (hopper_block.h); the names that kernels know them by are in cpu/hopper.h.
+
+/// One end of a bulk copy, in HBM. A box: box_rows rows of `panels` times 128 bytes, from `row` on, of a head that has `rows` rows of
+/// row_bytes; in SRAM it lies swizzled, panel after panel. A run (box_rows 0): `bytes` neighbouring bytes.
+struct BulkCopy {
+  unsigned char* data;  // the head's first row, from its first copied column on
+  int64_t rows = 0, row = 0, row_bytes = 0;
+  int box_rows = 0, panels = 0;
+  int64_t bytes = 0;  // of SRAM: a box's too
+  int tensor = 0;
+  bool adds = false;  // to HBM: fp32 numbers are added to those there
+};
+/// What wgmma.mma_async m64nNk16 multiplies: the descriptors of A and B (swizzle.h), or A in 4 registers. `across`: the summed dimension
+/// lies across the rows of the tile.
+struct WarpgroupOperands {
+  uint64_t a = 0, b = 0;
+  const uint32_t* a_registers = nullptr;
+  int columns = 0;
+  bool bf16 = false, a_across = false, b_across = false, accumulate = true;
+};
+void make_barrier(void* barrier, int arrivals, SourceLine place);                 // mbarrier.init
+void arrive_at_barrier(void* barrier, int64_t announced_bytes, SourceLine place);  // mbarrier.arrive, .expect_tx
+void wait_at_barrier(const void* barrier, int parity, SourceLine place);          // mbarrier.try_wait.parity, until it says yes
+void named_barrier(int number, int threads, bool waits, SourceLine place);        // bar.sync, bar.arrive
+void fence_stores(SourceLine place);                                              // fence.proxy.async
+void start_bulk_copy(void* to, const BulkCopy& from, void* barrier, SourceLine place);
+void start_bulk_copy_back(const void* from, const BulkCopy& to, SourceLine place);
+void commit_bulk_copies_back(SourceLine place);
+void wait_bulk_copies_back(SourceLine place);
+void set_registers(int count, bool takes, SourceLine place);                      // setmaxnreg
+void fence_products(SourceLine place);                                            // wgmma.fence
+void start_product(float* sums, const WarpgroupOperands& operands, SourceLine place);
+void commit_products(SourceLine place);
+void wait_products(int pending, SourceLine place);
+/// The running thread uses the registers [first, end): no product may still be at them.
+void use_registers(const void* first, const void* end, SourceLine place);
 
 // ---- called by the host ----------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 // checks see and what they do not.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -19,17 +20,17 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 #define ATTN_UNROLL  // keeps arrays in registers on a GPU; here it would only make compiling slow
+#define ATTN_UNROLL_1  // a host compiler unrolls no long loop by itself, and GCC takes the pragma for no loop without a condition
 #define ATTN_PRODUCT __attribute__((noinline))  // a tile product is a function of its own here: compiled once, not into every kernel
 #if defined(__clang__)
 #define ATTN_UNROLL_BOTH _Pragma("unroll")
-#define ATTN_UNROLL_1 _Pragma("nounroll")
 #define ATTN_UNROLL_2 _Pragma("unroll 2")
 #define ATTN_UNROLL_4 _Pragma("unroll 4")
 #else
 #define ATTN_UNROLL_BOTH _Pragma("GCC unroll 128")
-#define ATTN_UNROLL_1 _Pragma("GCC unroll 1")
 #define ATTN_UNROLL_2 _Pragma("GCC unroll 2")
 #define ATTN_UNROLL_4 _Pragma("GCC unroll 4")
 #endif
@@ -167,6 +168,8 @@ __forceinline__ void count_flops(int64_t flops) { executor::block_view.flops += 
 
 inline float fmaxf(float a, float b) { return b != b ? a : (a > b ? a : b); }
 inline float fminf(float a, float b) { return b != b ? a : (a < b ? a : b); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
 
 /// e^r * 2^n for |r| <= ln(2)/2. Polynomial: S. Moshier, Cephes library, expf.
 inline float scaled_exp(float r, int n) {
@@ -278,6 +281,36 @@ inline bool __any_sync(unsigned mask, bool predicate, ATTN_CALLER) {
   executor::warp_collective(any_of_lanes, &predicate, {file, line});
   return predicate;
 }
+
+/// What lane `from` (lane ^ mask) of the warp passes. All 32 lanes take part, as the mask must say.
+struct Shuffled {
+  uint32_t value;
+  int from;
+};
+inline void shuffle_lanes(void* const* lanes) {
+  uint32_t values[executor::kWarp];
+  for (int lane = 0; lane < executor::kWarp; ++lane) values[lane] = static_cast<const Shuffled*>(lanes[lane])->value;
+  for (int lane = 0; lane < executor::kWarp; ++lane) {
+    auto& it = *static_cast<Shuffled*>(lanes[lane]);
+    it.value = values[it.from % executor::kWarp];
+  }
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, ATTN_CALLER) {
+  static_assert(sizeof(T) == 4);
+  if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "a shuffle of some of the lanes: the executor takes whole warps");
+  Shuffled deposit{std::bit_cast<uint32_t>(value), from};
+  executor::warp_collective(shuffle_lanes, &deposit, {file, line});
+  return std::bit_cast<T>(deposit.value);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, ATTN_CALLER) {
+  return __shfl_sync(mask, value, static_cast<int>(threadIdx.x) % executor::kWarp ^ lane_mask, file, line);
+}
+
+/// Adds to a number in HBM, whichever blocks do so at the same time; what it was before.
+template <class T>
+T atomicAdd(T* at, T value) { return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed); }
 
 /// kernel<<<grid, block, sram_bytes>>>(args...) on the executor; returns when the grid has ended.
 /// Throws as executor::run_grid does, naming the kernel.

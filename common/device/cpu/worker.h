@@ -8,6 +8,7 @@
 
 #include "common/device/cpu/executor.h"
 #include "common/device/cpu/fiber.h"
+#include "common/device/cpu/hopper_block.h"
 #include "common/device/cpu/race_check.h"
 
 namespace attention::executor {
@@ -52,8 +53,11 @@ class Worker {
   /// Of this OS thread, null when it runs no kernel.
   static Worker* running();
 
+  HopperBlock hopper{*this};
+
  private:
-  enum class State : uint8_t { ready, waits_for_block, waits_for_warp, finished };
+  friend class HopperBlock;
+  enum class State : uint8_t { ready, waits_for_block, waits_for_warp, waits_for_unit, finished };
   struct KernelThread {
     Fiber* fiber = nullptr;  // null until it first runs
     State state = State::ready;
@@ -99,12 +103,14 @@ class Worker {
   void order_threads(int64_t block);
   void release(const uint16_t* threads, int count);  // they are ready, to run in this order
   int take_next();                                   // the next ready thread
+  void wait_for_unit(SourceLine place);              // until something of Hopper's releases the current thread
   Fiber& idle_fiber();
   void hand_over();                                  // the current thread waits, or lets those before it in the order go first
   bool arrive(Gathering& gathering, int expected, State waiting, SourceLine place);  // true for the last to arrive
 
   [[noreturn]] void give_up_block(int thread, const std::string& place, const std::string& what);
   [[noreturn]] void report_stuck();                  // no thread can run, yet not all have finished
+  std::string who_waits_for_what() const;
   [[noreturn]] void report_race(const ShadowSram::Race& race, bool write, SourceLine place, const void* caller);
   std::string what_it_does(int thread) const;
   int site_of(const void* caller, SourceLine place);
@@ -134,10 +140,6 @@ class Worker {
   bool race_checked_ = false;
   ShadowSram shadow_;
   uint32_t block_epoch_ = 1;
-  struct Site {
-    const void* caller = nullptr;
-    SourceLine place;
-  };
   std::vector<Site> sites_;  // a hash table: which line an access in the shadow came from
 };
 
