@@ -67,9 +67,9 @@ struct MergeSram {
   SramTile<float, kMergeWarps, kMostParts> weight;
 };
 
-/// O = sum over parts of e^(LSE_s - LSE) O_s with LSE = log of the sum of e^LSE_s. A warp owns a row; a part that saw
-/// none of its keys has LSE_s = -inf and weighs nothing.
-template <class E>
+/// O = sum over parts of e^(LSE_s - LSE) O_s with LSE = log of the sum of e^LSE_s. A warp owns a row, a lane of it every
+/// 32nd column; a part that saw none of its keys has LSE_s = -inf and weighs nothing.
+template <class E, int HeadDim>
 __global__ void merge(
     int parts,
     Global<const float> partial_O,    // [heads, parts * seqlen_q, head_dim]
@@ -98,13 +98,16 @@ __global__ void merge(
   }
   lanes_sum<32>(l);
   __syncwarp();  // the weights are there
-  const float inverse = l[0] > 0 ? 1 / l[0] : 0;
-  for (int64_t col = lane; col < O.cols; col += 32) {
-    float o = 0;
-    ATTN_UNROLL_4 for (int s = 0; s < parts; ++s)
-      o += sram.weight.load(warp, s) * partial_O.head(head).load(s * O.rows + row, col);
-    O.head(head).store(row, col, o * inverse);
+
+  float o[HeadDim / 32] = {};
+  ATTN_UNROLL_4 for (int s = 0; s < parts; ++s) {
+    const float weight = sram.weight.load(warp, s);
+    ATTN_UNROLL for (int c = 0; c < HeadDim / 32; ++c)
+      if (const int col = 32 * c + lane; col < O.cols) o[c] += weight * partial_O.head(head).load(s * O.rows + row, col);
   }
+  const float inverse = l[0] > 0 ? 1 / l[0] : 0;
+  ATTN_UNROLL for (int c = 0; c < HeadDim / 32; ++c)
+    if (const int col = 32 * c + lane; col < O.cols) O.head(head).store(row, col, o[c] * inverse);
   if (lane == 0) LSE.head(head).store(0, row, finite(m[0]) + logf(l[0]));
 }
 
@@ -127,10 +130,10 @@ template <class F>
 void with_tile_of(const Problem& p, F&& f) { on_copy_engine(p) ? with_tile(p, HopperTiles{}, f) : with_tile(p, AnyGpuTiles{}, f); }
 
 /// The rule of --splits auto. Costs are counted in the time that a block takes for one key tile: a part of c tiles
-/// takes c + 1, as it has its Q to load and its O to store, and merging takes 4. The places of the GPU are filled in
-/// rounds. More parts need more memory: they are taken where they save 5 %.
+/// takes c + 1, as it has its Q to load and its O to store, and merging takes 5 and 1 for every 8 parts. The places of
+/// the GPU are filled in rounds. More parts need more memory: they are taken where they save 5 %.
 inline Splits splits(const Problem& p) {
-  constexpr int64_t kPartCost = 1, kMergeCost = 4;
+  constexpr int64_t kPartCost = 1, kMergeCost = 5, kPartsMergedInOne = 8;
   const auto parts_of = [&](int64_t c, const std::string& reason) {
     return Splits{ceil_div(p.seqlen_k, c * p.tile.bc), c * p.tile.bc, reason};
   };
@@ -150,7 +153,7 @@ inline Splits splits(const Problem& p) {
       sum += work(ceil_div(std::max<int64_t>(0, std::min(end, p.seqlen_q) + p.seqlen_k - p.seqlen_q), p.tile.bc));
     const int64_t longest = c + kPartCost;
     const int64_t rounds = std::max<int64_t>(1, ceil_div(p.heads_total() * sum, places * longest));
-    return rounds * longest + (c < tiles ? kMergeCost : 0);
+    return rounds * longest + (c < tiles ? kMergeCost + ceil_div(tiles, c) / kPartsMergedInOne : 0);
   };
   int64_t best = tiles, least = cost(tiles);
   for (int64_t parts = 2; parts <= most; ++parts) {
@@ -195,9 +198,9 @@ inline void forward(const Problem& p, const Tensors& t) {
       attention(tile, step04::attention<T, PartMask, PartView<typename T::In>, Global<float>>, sizeof(step04::Sram<T>),
                 query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}));
     });
-  with_element(p, [&](auto element) {
-    using E = decltype(element);
-    launch("merge", merge<E>, ceil_div(p.L(), kMergeWarps), 32 * kMergeWarps, sizeof(MergeSram), parts,
+  with_tile_of(p, [&](auto tile) {
+    using E = typename decltype(tile)::Element;
+    launch("merge", merge<E, tile.kHeadDim>, ceil_div(p.L(), kMergeWarps), 32 * kMergeWarps, sizeof(MergeSram), parts,
            view<float>(Source{partial_O, "partial O"}, heads, parts * p.seqlen_q, p.head_dim),
            view<float>(Source{partial_LSE, "partial LSE"}, heads, parts, p.seqlen_q),
            query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}), p.L());
