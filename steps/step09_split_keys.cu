@@ -130,8 +130,8 @@ template <class F>
 void with_tile_of(const Problem& p, F&& f) { on_copy_engine(p) ? with_tile(p, HopperTiles{}, f) : with_tile(p, AnyGpuTiles{}, f); }
 
 /// The rule of --splits auto. Costs are counted in the time that a block takes for one key tile: a part of c tiles
-/// takes c + 1, as it has its Q to load and its O to store, and merging takes 5 and 1 for every 8 parts. The places of
-/// the GPU are filled in rounds. More parts need more memory: they are taken where they save 5 %.
+/// takes c + 1, as it has its Q to load and its O to store, and merging takes 5 and 1 for every 8 parts. Under
+/// a causal mask short blocks fill the places that long ones leave; else the places are filled in rounds. More parts need more memory: they are taken where they save 5 %.
 inline Splits splits(const Problem& p) {
   constexpr int64_t kPartCost = 1, kMergeCost = 5, kPartsMergedInOne = 8;
   const auto parts_of = [&](int64_t c, const std::string& reason) {
@@ -152,8 +152,9 @@ inline Splits splits(const Problem& p) {
     for (int64_t end = p.tile.br; p.causal && end < p.seqlen_q + p.tile.br; end += p.tile.br)
       sum += work(ceil_div(std::max<int64_t>(0, std::min(end, p.seqlen_q) + p.seqlen_k - p.seqlen_q), p.tile.bc));
     const int64_t longest = c + kPartCost;
-    const int64_t rounds = std::max<int64_t>(1, ceil_div(p.heads_total() * sum, places * longest));
-    return rounds * longest + (c < tiles ? kMergeCost + ceil_div(tiles, c) / kPartsMergedInOne : 0);
+    if (p.causal) sum = std::max(longest, ceil_div(p.heads_total() * sum, places));  // the long rows' blocks go first
+    else sum = std::max<int64_t>(1, ceil_div(p.heads_total() * sum, places * longest)) * longest;
+    return sum + (c < tiles ? kMergeCost + ceil_div(tiles, c) / kPartsMergedInOne : 0);
   };
   int64_t best = tiles, least = cost(tiles);
   for (int64_t parts = 2; parts <= most; ++parts) {
