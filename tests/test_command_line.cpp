@@ -338,7 +338,7 @@ TEST_CASE("chapter 4's four numbers: by hand, by the trace and by the kernel") {
     INFO(text);
     CHECK(chapter9.find(text) != std::string::npos);
   }
-  const Outcome split = run("step09 --load " + folder.path + " --softmax-scale 1 --tile 64x32 --splits 2 --save " + folder.path + "/split");
+  const Outcome split = run("step09 --load " + folder.path + " --softmax-scale 1 --splits 2 --save " + folder.path + "/split");
   INFO(split.out);
   REQUIRE(split.code == 0);
   CHECK(split.out.find("splits    2 of 32 keys: as asked") != std::string::npos);
@@ -356,8 +356,8 @@ TEST_CASE("--splits is step09's own, and long rows without it name step09") {
   REQUIRE(with.code == 0);
   CHECK(with.err.find("step09 sums them in pieces") == std::string::npos);
   const Json splits = Json::parse(with.out).at("splits");
-  CHECK(splits.at("parts") == 121);  // of 17 key tiles of 32, the last one shorter
-  CHECK(splits.at("keys_per_part") == 544);
+  CHECK(splits.at("parts") == 94);  // of 22 key tiles of 32, the last one shorter
+  CHECK(splits.at("keys_per_part") == 704);
   CHECK(splits.at("reason").get<std::string>().find("auto") == 0);
 }
 

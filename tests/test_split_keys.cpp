@@ -52,6 +52,8 @@ void sixteen_bits(Device& device) {
       c.problem.dtype = dtype;
       for (std::vector<float>* tensor : {&c.q, &c.k, &c.v}) round_all(dtype, *tensor);
       check_parts(device, c);
+      c.problem.left_out = {"copy-engine"};
+      check_parts(device, c);
     }
   }
 }
@@ -95,7 +97,7 @@ TEST_CASE("split keys: one part is step04, to the bit and to the byte") {
   Case c = make_case(2, 200, 200, 64, true);
   c.problem.sram_limit = device->sram_limit();
   c.problem.splits = 1;
-  c.problem.tile = {64, 64};
+  c.problem.tile = {128, 64};
   const Step& step04 = *find_step(DeviceKind::cpu, "step04");
   const Method &split = step09().methods.front(), &whole = step04.methods.front();
   const StepRun one_part = run_method(*device, split, c.problem, c.inputs());
@@ -128,7 +130,7 @@ TEST_CASE("split keys: no thread order shows a race, and all give the same bits"
   const auto device = open_plain_cpu();
   Case c = make_case(2, 70, 300, 64, true);
   c.problem.sram_limit = device->sram_limit();
-  c.problem.tile = {64, 64};
+  c.problem.tile = {128, 64};
   c.problem.splits = 3;
   const StepRun first = run_method(*device, step09().methods.front(), c.problem, c.inputs());
   for (const uint64_t order : {1, 2}) {
@@ -143,9 +145,14 @@ TEST_CASE("split keys: auto splits where blocks are few, and only there") {
   CHECK(parts_of(problem_of(128, 4096, 4096, 64, Dtype::fp16, true)) == 1);
   CHECK(parts_of(problem_of(64, 4096, 4096, 128, Dtype::fp16)) == 1);
   CHECK(parts_of(problem_of(1, 64, 64, 64, Dtype::fp32)) == 1);  // one tile
-  // Few queries take small tiles, and as many parts as give each place a block: 132 SMs x 10 places / 32 heads.
-  const Problem decode = problem_of(32, 1, 65536, 128, Dtype::fp16);
-  CHECK(decode.tile == TileShape{16, 32});
+  // Few queries take small tiles, and as many parts as give each place a block: 132 SMs x 2 places / 32 heads with the copy
+  // engine's kernel, 132 x 10 / 32 with step04's.
+  Problem decode = problem_of(32, 1, 65536, 128, Dtype::fp16);
+  CHECK((decode.tile == TileShape{64, 64}));
+  CHECK(parts_of(decode) == 8);
+  decode.left_out = {"copy-engine"};
+  decode.tile = tiles_that_fit(step09(), decode).front();
+  CHECK((decode.tile == TileShape{16, 32}));
   CHECK(parts_of(decode) == 41);
   // The rule asks nothing but the problem: the same answer each time.
   CHECK(step09().splits(decode).reason == step09().splits(decode).reason);
