@@ -381,6 +381,17 @@ TEST_CASE("a JSON file is written whole or not at all") {
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
 }
 
+TEST_CASE("a run of hours says so before it begins") {
+  const std::string step = "timeout 20 '" ATTN_STEP_FOLDER "'/step04 --device cpu --seqlen 200000 --heads 1 --check none";
+  const Folder folder;
+  std::system((step + " >" + folder.file("out") + " 2>" + folder.file("err")).c_str());
+  const std::string said = slurp(folder.file("err"));
+  INFO(said);
+  CHECK(said.find("step04: about ") == 0);
+  for (const char* part : {" hours on the CPU executor, 3 thread orders. Less: --plan", "; --seqlen ", "--thread-order 0", "thread order 1 of 3: 0 % ... 10 s"}) CHECK(said.find(part) != std::string::npos);
+  CHECK(run("step04 --seqlen 64 --init zeros").out.find("  d 64  init zeros  tile") != std::string::npos);
+}
+
 TEST_CASE("output that is lost ends with exit 2, and says so") {
   const std::string step = "'" ATTN_STEP_FOLDER "'/step04 --device cpu --seqlen 64 --heads 1";
   const Folder folder;

@@ -12,6 +12,7 @@
 // thread of its block writes something never ends here, since threads hand over at barriers only.
 #pragma once
 
+#include <cstdarg>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -55,6 +56,7 @@ struct BlockView {
   uint64_t sram_bytes = 0;      // what the launch asked for
   uint64_t unwatched_bytes = 0; // accesses within the first so many bytes need no look: sram_bytes, or 0 in a race-checked block
   int64_t flops = 0;
+  std::string (*name_of_byte)(const void* sram, int64_t byte) = nullptr;  // of the layout that the kernel asked for last
   Requested requested[kMaxTensors] = {};  // by tensor_id
 
   /// True when watch_sram must look at an access: outside of SRAM, or anywhere in a race-checked block.
@@ -105,6 +107,9 @@ struct HbmAccess {
 
 /// An SRAM access that BlockView::unwatched_bytes does not cover: bounds, then races.
 void watch_sram(const void* address, int bytes, bool write, SourceLine place);
+
+/// printf of a kernel: in the run of the first thread order alone (ExecutorOptions::prints).
+int print(const char* format, std::va_list values);
 
 void block_barrier(SourceLine place);  // __syncthreads
 void warp_barrier(SourceLine place);   // __syncwarp
@@ -194,6 +199,9 @@ int64_t sram_limit();
 
 /// OS threads that a grid runs on with executor_options().
 int os_threads();
+
+/// As Device::launches_done, since start_recording.
+double launches_done();
 
 void start_recording();
 std::vector<LaunchRecord> stop_recording();  // one per launch since start_recording, in order

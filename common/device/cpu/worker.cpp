@@ -82,7 +82,7 @@ void Worker::work_on(GridRun& run) {
   run_ = &run;
   running_worker = this;
   prepare(run);
-  for (int64_t n; !run.stopped && (n = run.next++) < run.grid.blocks;) run_block(run.block_at(n));
+  for (int64_t n; !run.stopped && (n = run.next++) < run.grid.blocks; ++blocks_ended) run_block(run.block_at(n));
   running_worker = nullptr;
 
   const std::lock_guard lock(run.mutex);
@@ -351,15 +351,25 @@ Access Worker::access_now(SourceLine place, const void* caller) {
   return {block_epoch_, warps_[current_ / kWarp].epoch, current_, site_of(caller, place)};
 }
 
+std::string Worker::describe_byte(int64_t byte) const {
+  const std::string name = block_view.name_of_byte ? block_view.name_of_byte(block_view.sram, byte) : "";
+  return name.empty() ? "SRAM byte " + std::to_string(byte) : name + " (SRAM byte " + std::to_string(byte) + ")";
+}
+
+int Worker::print(const char* format, std::va_list values) {
+  run_->printed = true;
+  return run_->options.prints ? std::vfprintf(run_->options.prints, format, values) : 0;
+}
+
 void Worker::report_race(const ShadowSram::Race& race, bool write, SourceLine place, const void* caller) {
   const int other = race.earlier.thread();
   const bool one_warp = other / kWarp == current_ / kWarp;
   const Site& site = sites_[static_cast<size_t>(race.earlier.site())];
   if (race.on_its_way)
-    give_up_block(place, caller, "race on SRAM byte " + std::to_string(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
+    give_up_block(place, caller, "race on " + describe_byte(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
                                      " it while the copy that thread " + std::to_string(other) + " started at " + where(site.place, site.caller) +
                                      " is on its way there: that thread has not waited for it");
-  give_up_block(place, caller, "race on SRAM byte " + std::to_string(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
+  give_up_block(place, caller, "race on " + describe_byte(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
                                    " it, thread " + std::to_string(other) + (race.earlier_writes ? " wrote" : " read") + " it at " +
                                    where(site.place, site.caller) + ", and no " +
                                    (hopper.clock() ? "barrier" : one_warp ? "__syncwarp or __syncthreads" : "__syncthreads") + " lies between (they last waited at " +
@@ -442,6 +452,7 @@ void start_copy(void* to, const void* from, SourceLine place) {
   worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
 }
 void commit_copies(SourceLine place) { worker_at(place, "commit_copies").commit_copies(); }
+int print(const char* format, std::va_list values) { return running_worker ? running_worker->print(format, values) : std::vprintf(format, values); }
 void wait_copies(int pending, SourceLine place) {
   if (!left_out(place)) worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0));
 }

@@ -19,6 +19,8 @@ std::string to_string(SourceLine place);
 /// The lines of the call that returns to `caller`, innermost first; `place` alone where they are not known.
 std::string where(SourceLine place, const void* caller);
 
+inline std::atomic<int64_t> blocks_ended{0};  // of the grid that runs
+
 /// A grid on its way: what the OS threads share.
 struct GridRun {
   Grid grid;
@@ -29,6 +31,7 @@ struct GridRun {
   std::vector<Finding> findings;
   std::vector<Requested> requested;   // by tensor_id
   int64_t flops = 0;
+  std::atomic<bool> printed{false};
 
   /// Which block the n-th one to start is.
   int64_t block_at(int64_t n) const;
@@ -46,6 +49,7 @@ class Worker {
   void start_copy(void* to, const void* from, SourceLine place, const void* caller);
   void commit_copies() { ++copies_[current_].open_group; }
   void wait_copies(int pending, SourceLine place, const void* caller);
+  int print(const char* format, std::va_list values);
   void watch_sram(const void* address, int bytes, bool write, SourceLine place, const void* caller);
   [[noreturn]] void give_up_block(SourceLine place, const std::string& what) { give_up_block(current_, to_string(place), what); }
   [[noreturn]] void give_up_block(SourceLine place, const void* caller, const std::string& what) { give_up_block(current_, where(place, caller), what); }
@@ -113,6 +117,7 @@ class Worker {
   std::string who_waits_for_what() const;
   [[noreturn]] void report_race(const ShadowSram::Race& race, bool write, SourceLine place, const void* caller);
   std::string what_it_does(int thread) const;
+  std::string describe_byte(int64_t byte) const;  // "k, row 3 (SRAM byte 35776)"
   int site_of(const void* caller, SourceLine place);
   Access access_now(SourceLine place, const void* caller);
 
