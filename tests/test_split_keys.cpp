@@ -146,14 +146,14 @@ TEST_CASE("split keys: auto splits where blocks are few, and only there") {
   CHECK(parts_of(problem_of(64, 4096, 4096, 128, Dtype::fp16)) == 1);
   CHECK(parts_of(problem_of(1, 64, 64, 64, Dtype::fp32)) == 1);  // one tile
   // Few queries take small tiles, and as many parts as give each place a block: 132 SMs x 2 places / 32 heads with the copy
-  // engine's kernel, 132 x 10 / 32 with step04's.
+  // engine's kernel, and nearly 132 x 10 / 32 with step04's, where one part more does not save 5 %.
   Problem decode = problem_of(32, 1, 65536, 128, Dtype::fp16);
   CHECK((decode.tile == TileShape{64, 64}));
   CHECK(parts_of(decode) == 8);
   decode.left_out = {"copy-engine"};
   decode.tile = tiles_that_fit(step09(), decode).front();
   CHECK((decode.tile == TileShape{16, 32}));
-  CHECK(parts_of(decode) == 41);
+  CHECK(parts_of(decode) == 39);
   // The rule asks nothing but the problem: the same answer each time.
   CHECK(step09().splits(decode).reason == step09().splits(decode).reason);
 }
