@@ -1,10 +1,10 @@
 // step07  Hopper, twin blocks                                                          docs/07-hopper-twin-blocks.md
 //
-// The algorithm is step04's, on Hopper's own units: one thread asks the copy engine for whole tiles, and warpgroups of 128 threads start
-// products that read them from SRAM. Two blocks share an SM and know nothing of each other, so that one's softmax runs under the other's
-// products.
+// The algorithm is step04's, on Hopper's own units: one thread asks the copy engine for whole tiles, and warpgroups of
+// 128 threads start products that read them from SRAM. Two blocks share an SM and know nothing of each other, so that
+// one's softmax runs under the other's products.
 //
-//      copy engine    K, V ┄┄▶ place 0     K, V ┄┄▶ place 1     K, V ┄┄▶ place 0          two key tiles in SRAM: one travels
+//      copy engine    K, V ┄┄▶ place 0     K, V ┄┄▶ place 1     K, V ┄┄▶ place 0     two key tiles in SRAM: one travels
 //      block A        s = Q K^T │ softmax │ O += P V │ s = Q K^T │ softmax │ ...
 //      block B           softmax │ O += P V │ s = Q K^T │ softmax │ O += P V ...
 //
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
     const __grid_constant__ Out O,  // [heads, seqlen_q, head_dim]
     Global<float> LSE) {            // [heads, 1, seqlen_q]
   using E = typename T::Element;
-  static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <= 228 * 1024);  // of an SM; 1024 bytes of each block are the system's
+  static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <=
+                228 * 1024);  // of an SM; 1024 bytes of each block are the system's
   auto& sram = aligned_sram<Sram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
   const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
@@ -118,9 +119,15 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 }
 
 inline Step step() {
-  return {.id = "step07", .title = "Hopper, twin blocks", .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
-          .chapter = "docs/07-hopper-twin-blocks.md", .before = "step04", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
-          .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
+  return {.id = "step07",
+          .title = "Hopper, twin blocks",
+          .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
+          .chapter = "docs/07-hopper-twin-blocks.md",
+          .before = "step04",
+          .tiles = tiles,
+          .largest_head_dim = kAnyHeadDim,
+          .default_dtype = Dtype::fp16,
+          .refusal = only_on_hopper,
           .methods = {{.name = "forward", .cost = copy_engine_cost, .run = forward}}};
 }
 
