@@ -45,8 +45,8 @@ struct PartView {
 /// Where step07's kernel differs from step04's: its tiles are copied by boxes, it visits one key tile at least, and its sums
 /// are a warpgroup's.
 template <class E, int Rows, int Cols>
-__device__ __forceinline__ void copy_tile(SwizzledTile<E, Rows, Cols>& to, const PartView<TensorMap>& from, int row0, int part,
-                                          Barrier& full) {
+__device__ __forceinline__ void copy_tile(SwizzledTile<E, Rows, Cols>& to, const PartView<TensorMap>& from, int row0,
+                                          int part, Barrier& full) {
   attention::copy_tile(to, from.whole, row0 + part % from.parts * from.rows_per_part, part / from.parts, full);
 }
 __device__ __forceinline__ int key_tiles(const PartMask& mask, int q_end, int bc) {
@@ -54,8 +54,8 @@ __device__ __forceinline__ int key_tiles(const PartMask& mask, int q_end, int bc
 }
 template <class E, int Br, int D>
 __device__ __forceinline__ void store_o_and_lse(float (&o)[D / 2], float (&m)[2], float (&l)[2], float softmax_scale,
-                                                SwizzledTile<E, Br, D>&, int warp_row, Global<float> O, Global<float> LSE,
-                                                const PartMask&, int q0, int part) {
+                                                SwizzledTile<E, Br, D>&, int warp_row, Global<float> O,
+                                                Global<float> LSE, const PartMask&, int q0, int part) {
   Fragment<16, D, 4, 2> rows(warp_row);
   ATTN_UNROLL for (int n = 0; n < D / 2; ++n) rows(n / 2 % 2, n / 4 * 2 + n % 2) = o[n];
   attention::store_o_and_lse(rows, m, l, softmax_scale, O.head(part), LSE.head(part), q0);
@@ -70,13 +70,12 @@ struct MergeSram {
 /// O = sum over parts of e^(LSE_s - LSE) O_s with LSE = log of the sum of e^LSE_s. A warp owns a row, a lane of it every
 /// 32nd column; a part that saw none of its keys has LSE_s = -inf and weighs nothing.
 template <class E, int HeadDim>
-__global__ void merge(
-    int parts,
-    Global<const float> partial_O,    // [heads, parts * seqlen_q, head_dim]
-    Global<const float> partial_LSE,  // [heads, parts, seqlen_q]
-    Global<E> O,                      // [heads, seqlen_q, head_dim]
-    Global<float> LSE,                // [heads, 1, seqlen_q]
-    int64_t rows) {                   // of all heads
+__global__ void merge(int parts,
+                      Global<const float> partial_O,    // [heads, parts * seqlen_q, head_dim]
+                      Global<const float> partial_LSE,  // [heads, parts, seqlen_q]
+                      Global<E> O,                      // [heads, seqlen_q, head_dim]
+                      Global<float> LSE,                // [heads, 1, seqlen_q]
+                      int64_t rows) {                   // of all heads
   auto& sram = dynamic_sram<MergeSram>();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t row_of_all = int64_t{blockIdx.x} * kMergeWarps + warp;
@@ -103,7 +102,8 @@ __global__ void merge(
   ATTN_UNROLL_4 for (int s = 0; s < parts; ++s) {
     const float weight = sram.weight.load(warp, s);
     ATTN_UNROLL for (int c = 0; c < HeadDim / 32; ++c)
-      if (const int col = 32 * c + lane; col < O.cols) o[c] += weight * partial_O.head(head).load(s * O.rows + row, col);
+      if (const int col = 32 * c + lane; col < O.cols)
+        o[c] += weight * partial_O.head(head).load(s * O.rows + row, col);
   }
   const float inverse = l[0] > 0 ? 1 / l[0] : 0;
   ATTN_UNROLL for (int c = 0; c < HeadDim / 32; ++c)
@@ -186,8 +186,8 @@ inline void forward(const Problem& p, const Tensors& t) {
   void *partial_O = t.scratch("partial O"), *partial_LSE = t.scratch("partial LSE");
   const auto attention = [&](auto tile, auto kernel, int64_t sram, auto Q, auto K, auto V) {
     launch("attention", kernel, heads * parts * ceil_div(p.seqlen_q, tile.kBr), tile.kThreads, sram,
-           PartMask{{p.seqlen_q, p.seqlen_k, p.causal}, parts, keys}, p.softmax_scale,
-           PartView{Q, parts, 0}, PartView{K, parts, keys}, PartView{V, parts, keys},
+           PartMask{{p.seqlen_q, p.seqlen_k, p.causal}, parts, keys}, p.softmax_scale, PartView{Q, parts, 0},
+           PartView{K, parts, keys}, PartView{V, parts, keys},
            view<float>(Target{partial_O, "partial O"}, heads * parts, p.seqlen_q, p.head_dim),
            view<float>(Target{partial_LSE, "partial LSE"}, heads * parts, 1, p.seqlen_q));
   };
@@ -229,38 +229,52 @@ inline std::vector<KernelCost> cost(const Problem& p) {
   if (parts == 1) return copy_engine ? copy_engine_cost(p) : step04::cost(p);
   Visits visits{.own = p.tile.br, .loop = p.tile.bc};
   for (Problem part = p; part.seqlen_k > 0; part.seqlen_k -= split.keys_per_part) {
-    const Visits here = visits_by_query_blocks(part, p.tile.br, p.tile.bc, copy_engine, split.keys_per_part / p.tile.bc);
+    const Visits here =
+        visits_by_query_blocks(part, p.tile.br, p.tile.bc, copy_engine, split.keys_per_part / p.tile.bc);
     visits.tiles += here.tiles, visits.rows += here.rows;
   }
   KernelCost attention("attention", p);
-  attention.loads("Q", parts * p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-      .stores("partial O", parts * p.Xq(), parts * p.Xq()).stores("partial LSE", parts * p.L(), parts * p.L())
+  attention.loads("Q", parts * p.Xq(), p.Xq())
+      .loads("K", visits.rows * p.row(), p.Xk())
+      .loads("V", visits.rows * p.row(), p.Xk())
+      .stores("partial O", parts * p.Xq(), parts * p.Xq())
+      .stores("partial LSE", parts * p.L(), parts * p.L())
       .multiplies(visits, 2);
   if (copy_engine) attention.by_copy_engine().by_warpgroups();
-  return {attention, KernelCost("merge", p).loads("partial O", parts * p.Xq(), parts * p.Xq())
+  return {attention, KernelCost("merge", p)
+                         .loads("partial O", parts * p.Xq(), parts * p.Xq())
                          .loads("partial LSE", parts * p.L(), parts * p.L())
-                         .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L())};
+                         .stores("O", p.Xq(), p.Xq())
+                         .stores("LSE", p.L(), p.L())};
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
   if (on_copy_engine(p)) {
     // Half as many queries to a block where that is what makes a block for each SM.
-    std::vector<TileChoice> list = tile_choices(p, HopperTiles{}, [](auto t) { return sizeof(step07::Sram<decltype(t)>); });
-    const int64_t blocks = p.heads_total() * ceil_div(p.seqlen_q, 128), half_blocks = p.heads_total() * ceil_div(p.seqlen_q, 64);
-    if (p.seqlen_q <= 64 || (blocks < p.multiprocessors && half_blocks * 10 >= p.multiprocessors * 9)) std::swap(list[0], list[1]);
+    std::vector<TileChoice> list =
+        tile_choices(p, HopperTiles{}, [](auto t) { return sizeof(step07::Sram<decltype(t)>); });
+    const int64_t blocks = p.heads_total() * ceil_div(p.seqlen_q, 128),
+                  half_blocks = p.heads_total() * ceil_div(p.seqlen_q, 64);
+    if (p.seqlen_q <= 64 || (blocks < p.multiprocessors && half_blocks * 10 >= p.multiprocessors * 9))
+      std::swap(list[0], list[1]);
     return list;
   }
   const auto sram = [](auto t) { return sizeof(step04::Sram<decltype(t)>); };
-  std::vector<TileChoice> first = tile_choices(p, FewQueriesTiles{}, sram), rest = tile_choices(p, ForwardTiles{}, sram);
+  std::vector<TileChoice> first = tile_choices(p, FewQueriesTiles{}, sram),
+                          rest = tile_choices(p, ForwardTiles{}, sram);
   if (p.seqlen_q > kFewQueries) std::swap(first, rest);
   first.insert(first.end(), rest.begin(), rest.end());
   return first;
 }
 
 inline Step step() {
-  return {.id = "step09", .title = "split keys",
+  return {.id = "step09",
+          .title = "split keys",
           .idea = "several blocks share a row's keys, each with its own O and LSE, and a second kernel merges them",
-          .chapter = "docs/09-split-keys.md", .before = "step04", .tiles = tiles, .largest_head_dim = 256,
+          .chapter = "docs/09-split-keys.md",
+          .before = "step04",
+          .tiles = tiles,
+          .largest_head_dim = 256,
           .techniques = {{"copy-engine", "on a Hopper GPU, too, step04's kernel computes the parts, not step07's"}},
           .splits = splits,
           .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};

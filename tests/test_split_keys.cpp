@@ -115,10 +115,13 @@ TEST_CASE("split keys: the bytes of two parts, worked out by hand") {
   p.splits = 2;
   const std::vector<KernelCost> cost = step09().methods.front().cost(p);
   REQUIRE(cost.size() == 2);
-  CHECK(by_tensor(cost[0].requested) == BytesByTensor{{"Q", {65536, 0}}, {"K", {65536, 0}}, {"V", {65536, 0}},
-                                                      {"partial O", {0, 65536}}, {"partial LSE", {0, 1024}}});
-  CHECK(by_tensor(cost[1].requested) == BytesByTensor{{"partial O", {65536, 0}}, {"partial LSE", {1024, 0}},
-                                                      {"O", {0, 32768}}, {"LSE", {0, 512}}});
+  CHECK(by_tensor(cost[0].requested) == BytesByTensor{{"Q", {65536, 0}},
+                                                      {"K", {65536, 0}},
+                                                      {"V", {65536, 0}},
+                                                      {"partial O", {0, 65536}},
+                                                      {"partial LSE", {0, 1024}}});
+  CHECK(by_tensor(cost[1].requested) ==
+        BytesByTensor{{"partial O", {65536, 0}}, {"partial LSE", {1024, 0}}, {"O", {0, 32768}}, {"LSE", {0, 512}}});
   CHECK(cost[0].executed_flops == 4 * 128 * 128 * 64);
   const std::vector<Scratch> scratch = scratch_of(step09().methods.front(), p);
   REQUIRE(scratch.size() == 2);
