@@ -26,7 +26,8 @@ struct Visits {
   int own = 0;
   int loop = 0;
 };
-Visits visits_by_query_blocks(const Problem& problem, int own, int loop, int at_least = 0);  // blocks own queries and loop over keys up to the last visible one, over at_least tiles at least
+/// Blocks own queries and loop over keys up to the last visible one, over at_least tiles at least and at_most at most.
+Visits visits_by_query_blocks(const Problem& problem, int own, int loop, int64_t at_least = 0, int64_t at_most = INT64_MAX);
 Visits visits_by_key_blocks(const Problem& problem, int own, int loop);     // blocks own keys and loop over queries from the tile of the first that sees one
 Visits visits_all(int64_t own_rows, int64_t loop_rows, int own, int loop);  // no tile is skipped (the naive steps)
 
@@ -61,6 +62,7 @@ struct KernelCost {
 
 int64_t total_load(const std::vector<TensorBytes>& bytes);
 int64_t total_store(const std::vector<TensorBytes>& bytes);
+inline int64_t total(const std::vector<TensorBytes>& bytes) { return total_load(bytes) + total_store(bytes); }
 
 /// Useful FLOPs: 4 * head_dim per visible pair and head in the forward, 2.5 times that in the backward (a convention).
 int64_t useful_flops(const Problem& problem, bool backward);
