@@ -52,7 +52,7 @@ def mistakes():
 def try_with(program, variable, value, techniques=()):
     """How the program fares with the mistake: "" where it does not come to it, else what it said."""
     survived = ""
-    for flags in (*RUNS, *([f"--no-{technique}"] for technique in techniques)):
+    for flags in (*RUNS, *([option] for option in techniques)):
         ran = subprocess.run(
             [program, "--device", "cpu", *flags],
             capture_output=True,
@@ -75,7 +75,7 @@ def main(folder):
             subprocess.run([program, "--describe"], capture_output=True, text=True, check=True).stdout
         )
         if described["devices"]["cpu"]:
-            programs[program.name] = program, [technique["name"] for technique in described["techniques"]]
+            programs[program.name] = program, [technique["option"] for technique in described["techniques"]]
     jobs = [
         (mistake, name)
         for mistake in mistakes()
