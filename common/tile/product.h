@@ -14,7 +14,8 @@ inline namespace ATTN_DEVICE {
 /// s = A B^T for the warp's rows of A: scores from query and key rows. Summed over D in pieces of 64.
 template <int Rows, int Cols, int Lanes, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
-  constexpr int kRows = s.kRows, kCols = s.kCols, kPiece = 64;
+  using Scores = Fragment<Rows, Cols, Lanes, 1>;
+  constexpr int kRows = Scores::kRows, kCols = Scores::kCols, kPiece = 64;
   static_assert(BRows == Cols && D % kPiece == 0);
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Cols);
   ATTN_UNROLL for (int i = 0; i < kRows; ++i)
@@ -41,7 +42,8 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, con
 /// to o once.
 template <int Rows, int D, int Lanes, int PRows, int Bc>
 __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p, const SramTile<float, Bc, D>& v) {
-  constexpr int kRows = o.kRows, kRuns = o.kCols / 4;
+  using Output = Fragment<Rows, D, Lanes, 4>;
+  constexpr int kRows = Output::kRows, kRuns = Output::kCols / 4;
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   float sum[kRows][kRuns][4] = {};
   ATTN_UNROLL_2 for (int key = 0; key < Bc; key += 4) {
