@@ -434,12 +434,12 @@ void HopperBlock::check_ordinary(int64_t first, int64_t end, bool engine_writes,
         give_up(site, what + " " + worker_.describe_byte(byte) + " while thread " + std::to_string(reader.thread()) + " may still read it at " + line(reader) + ": no barrier lies between");
     if (word.writer.bits == 0) continue;
     const int writer = word.writer.thread();
-    const std::string who = " " + worker_.describe_byte(byte) + ", which thread " + std::to_string(writer) + " stored at " + line(word.writer);
-    if (!known(word.writer)) give_up(site, what + who + ", and no barrier lies between");
+    const std::string who = what + " " + worker_.describe_byte(byte) + ", which thread " + std::to_string(writer) + " stored at " + line(word.writer);
+    if (!known(word.writer)) give_up(site, who + ", and no barrier lies between");
     const std::vector<uint32_t>& fences = threads_[static_cast<size_t>(writer)].fences;
     const auto fence = std::upper_bound(fences.begin(), fences.end(), word.writer.time());
     if (fence == fences.end() || now[writer] < *fence)
-      give_up(site, what + who + ": without a fence of that thread (stores_visible_to_engines) after its stores, the copy engine and the tensor cores may not see them");
+      give_up(site, who + ": without a fence of that thread (stores_visible_to_engines) after its stores, the copy engine and the tensor cores may not see them");
   }
 }
 
