@@ -43,10 +43,10 @@ inline Case make_case(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int hea
   c.k.resize(c.problem.Xk());
   c.v.resize(c.problem.Xk());
   c.d_o.resize(c.problem.Xq());
-  fill(c.q, parse_init(init), InputTensor::q, seed);
-  fill(c.k, parse_init(init), InputTensor::k, seed);
-  fill(c.v, parse_init(init), InputTensor::v, seed);
-  fill(c.d_o, parse_init(init), InputTensor::d_o, seed);
+  fill(c.q, parse_init(init), InputTensor::q, head_dim, seed);
+  fill(c.k, parse_init(init), InputTensor::k, head_dim, seed);
+  fill(c.v, parse_init(init), InputTensor::v, head_dim, seed);
+  fill(c.d_o, parse_init(init), InputTensor::d_o, head_dim, seed);
   return c;
 }
 

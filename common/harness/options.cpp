@@ -131,7 +131,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--seqlen-k", "Nk", "Keys per head");
   value("--softmax-scale", "s", "Factor of Q K^T (1/sqrt(d))");
   value("--seed", "n", "Seed of the inputs (0)");
-  value("--init", "KIND", "Inputs: randn[:sigma], abs, zeros, ones or const:x (randn; V has mean 0.5 sigma)");
+  value("--init", "KIND", "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 sigma)");
   value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it");
   value("--product", "KIND", "In fp32: tile products on cuda-cores or tensor-cores, both exact (cuda-cores)");
   value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in");

@@ -11,29 +11,44 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// s = A B^T for the warp's rows of A: scores from query and key rows. Summed over D in pieces of 64.
+/// How large the numbers are in each of kGroups groups of neighbouring columns: lane n finds the sum of magnitudes of group n % kGroups
+/// over Rows rows of the tile from `row0` on, or of every kSkip-th of them.
+template <int Rows, int kGroups, int TileRows, int D>
+__device__ __forceinline__ float magnitude_of_columns(const SramTile<float, TileRows, D>& tile, int row0) {
+  constexpr int kGroup = D / kGroups, kSkip = 4;
+  const int lane = threadIdx.x % 32;
+  float sum[1] = {0};
+  ATTN_UNROLL for (int r = 0; r < Rows; r += kSkip) {
+    const float* x = tile.read(row0 + r, lane % kGroups * kGroup, kGroup);
+    ATTN_UNROLL for (int c = 0; c < kGroup; ++c) sum[0] += fabsf(x[c]);
+  }
+  return sum[0];
+}
+
+/// s = A B^T for the warp's rows of A: scores from query and key rows. A sum rounds relative to its size, so the small terms come first:
+/// the columns are added four at a time in the order of their sizes. (Trained models have a few columns tens of times as large as the
+/// others; every term added behind one of them would round as if it were as large. docs/exactness.md)
 template <int Rows, int Cols, int Lanes, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
-  constexpr int kRows = s.kRows, kCols = s.kCols, kPiece = 64;
-  static_assert(BRows == Cols && D % kPiece == 0);
+  constexpr int kRows = s.kRows, kCols = s.kCols, kPiece = 64, kGroups = D / 4 < 32 ? D / 4 : 32, kGroup = D / kGroups;
+  static_assert(BRows == Cols && D % kPiece == 0 && kPiece % kGroup == 0);
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Cols);
+  const auto order = order_of_lanes<kGroups>(magnitude_of_columns<Rows, kGroups>(a, s.row(0) - threadIdx.x % 32 / Lanes) * magnitude_of_columns<BRows, kGroups>(b, 0));
+  const float *a_row[kRows], *b_row[kCols];
+  ATTN_UNROLL for (int i = 0; i < kRows; ++i) a_row[i] = a.read(s.row(i), 0, D);
+  ATTN_UNROLL for (int j = 0; j < kCols; ++j) b_row[j] = b.read(s.col(j), 0, D);
   ATTN_UNROLL for (int i = 0; i < kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < kCols; ++j) s(i, j) = 0;
-  ATTN_UNROLL_1 for (int d0 = 0; d0 < D; d0 += kPiece) {
-    const float *a_row[kRows], *b_row[kCols];
-    ATTN_UNROLL for (int i = 0; i < kRows; ++i) a_row[i] = a.read(s.row(i), d0, kPiece);
-    ATTN_UNROLL for (int j = 0; j < kCols; ++j) b_row[j] = b.read(s.col(j), d0, kPiece);
-    Partial piece[kRows][kCols] = {};
-    ATTN_UNROLL_2 for (int d = 0; d < kPiece; d += 4) {
-      float4 x[kRows];
-      ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) x[i] = *reinterpret_cast<const float4*>(a_row[i] + d);
-      ATTN_UNROLL_BOTH for (int j = 0; j < kCols; ++j) {
-        const float4 y = *reinterpret_cast<const float4*>(b_row[j] + d);
-        ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) multiply_add(piece[i][j], x[i], y);
+  ATTN_UNROLL_1 for (int piece = 0; piece < D / kPiece; ++piece) {
+    float sum[kCols][kRows] = {};
+    ATTN_UNROLL_2 for (int n = piece * kPiece / kGroup; n < (piece + 1) * kPiece / kGroup; ++n)
+      ATTN_UNROLL for (int d = order[n] * kGroup, end = d + kGroup; d < end; d += 4) {
+        FourColumns<kRows> x;
+        ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) x.load(i, a_row[i] + d);
+        ATTN_UNROLL_BOTH for (int j = 0; j < kCols; ++j) multiply_add(sum[j], x, *reinterpret_cast<const float4*>(b_row[j] + d));
       }
-    }
     ATTN_UNROLL for (int i = 0; i < kRows; ++i)
-      ATTN_UNROLL for (int j = 0; j < kCols; ++j) s(i, j) += total(piece[i][j]);
+      ATTN_UNROLL for (int j = 0; j < kCols; ++j) s(i, j) += sum[j][i];
   }
 }
 
