@@ -120,12 +120,12 @@ inline void forward(const Problem& p, const Tensors& t) {
   with_element(p, [&](auto element) {
     using E = decltype(element);
     launch("softmax", softmax<E>, ceil_div(p.L(), 128), 128, 0, all_pairs<E>(p, Source{S, "S"}), all_pairs<E>(p, Target{P, "P"}),
-           all_row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           all_row_scalars(p, Target{t.lse, "LSE"}));
   });
   launch_values("values", p, Source{P, "P"}, Source{t.v, "V"}, Target{t.o, "O"});
 }
 
-inline std::vector<Scratch> scratch(const Problem& p) { return {quadratic_scratch("S", p), quadratic_scratch("P", p), row_scratch("LSE", p)}; }
+inline std::vector<Scratch> scratch(const Problem& p) { return {quadratic_scratch("S", p), quadratic_scratch("P", p)}; }
 
 /// scores reads each query row once and every key row once per query tile; values the same with P and V.
 inline KernelCost scores_cost(const char* name, const Problem& p, const char* A, const char* B, const char* S) {

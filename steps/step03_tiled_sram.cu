@@ -86,11 +86,9 @@ inline void forward(const Problem& p, const Tensors& t) {
     using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
            Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
-           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
-
-inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }
 
 /// K is asked for twice per visited tile (once a pass), V once. Three products: scores, scores again, P V.
 inline std::vector<KernelCost> cost(const Problem& p) {
@@ -106,7 +104,7 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 inline Step step() {
   return {.id = "step03", .title = "tiled SRAM", .idea = "one kernel; S and P live in SRAM a tile at a time; the scores are computed twice",
           .chapter = "docs/03-tiled-sram.md", .tiles = tiles, .largest_head_dim = 256,
-          .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
+          .methods = {{.name = "forward", .cost = cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step03

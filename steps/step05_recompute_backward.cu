@@ -133,7 +133,7 @@ inline void recompute_backward(const Problem& p, const Tensors& t) {
     const Mask mask{p.seqlen_q, p.seqlen_k, p.causal};
     const auto Q = query_rows<E>(p, Source{t.q, "Q"}), dO = query_rows<E>(p, Source{t.d_o, "dO"});
     const auto K = key_rows<E>(p, Source{t.k, "K"}), V = key_rows<E>(p, Source{t.v, "V"});
-    const auto LSE = row_scalars(p, Source{t.scratch("LSE"), "LSE"}), delta = row_scalars(p, Source{t.scratch("delta"), "delta"});
+    const auto LSE = row_scalars(p, Source{t.lse, "LSE"}), delta = row_scalars(p, Source{t.scratch("delta"), "delta"});
 
     launch("delta", delta_of_rows<E>, ceil_div(p.L(), 4), 128, 0, all_query_rows<E>(p, Source{t.o, "O"}), all_query_rows<E>(p, Source{t.d_o, "dO"}),
            all_row_scalars(p, Target{t.scratch("delta"), "delta"}));
@@ -159,7 +159,7 @@ inline std::vector<KernelCost> recompute_cost(const Problem& p) {
               .loads("K", asked_k, p.Xk()).loads("V", asked_k, p.Xk()).stores("dQ", p.Xq(), p.Xq()).multiplies(queries, 3)};
 }
 
-inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("LSE", p), row_scratch("delta", p)}; }
+inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("delta", p)}; }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, BackwardTiles{}, [](auto t) { return std::max(sizeof(KeysSram<decltype(t)>), sizeof(QueriesSram<decltype(t)>)); });
@@ -168,7 +168,7 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 inline Step step() {
   return {.id = "step05", .title = "recompute backward", .idea = "the backward computes P again from Q, K and LSE; nothing N x N is saved",
           .chapter = "docs/05-recompute-backward.md", .tiles = tiles, .largest_head_dim = 256,
-          .methods = {{.name = "forward", .scratch = step04::scratch, .cost = forward_cost, .run = forward},
+          .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
                       {.name = "standard backward", .backward = true, .scratch = standard_scratch, .cost = standard_cost, .prepare = save_p, .run = standard_backward},
                       {.name = "recompute backward", .backward = true, .scratch = recompute_scratch, .cost = recompute_cost, .prepare = forward, .run = recompute_backward}}};
 }

@@ -80,7 +80,7 @@ inline void save_p(const Problem& backward, const Tensors& t) {
   const Problem p = with_forward_tile(backward);
   void* S = t.scratch("dP");
   step02::launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
-  step02::launch_softmax(p, Source{S, "S"}, Target{t.scratch("P"), "P"}, Target{t.scratch("LSE"), "LSE"});
+  step02::launch_softmax(p, Source{S, "S"}, Target{t.scratch("P"), "P"}, Target{t.lse, "LSE"});
 }
 
 inline void launch_transposed_values(const char* name, const Problem& p, Source P, Source dO, Target dV) {
@@ -125,7 +125,7 @@ inline std::vector<KernelCost> standard_cost(const Problem& backward) {
 }
 
 inline std::vector<Scratch> standard_scratch(const Problem& p) {
-  return {quadratic_scratch("P", p), quadratic_scratch("dP", p), quadratic_scratch("dS", p), row_scratch("LSE", p)};
+  return {quadratic_scratch("P", p), quadratic_scratch("dP", p), quadratic_scratch("dS", p)};
 }
 
 }  // namespace attention::ATTN_DEVICE::step05

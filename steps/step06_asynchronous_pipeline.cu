@@ -106,11 +106,9 @@ inline void forward(const Problem& p, const Tensors& t) {
     using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
            Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
-           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
-
-inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }
 
 /// K and V are asked for once per visited tile. Two products: scores, P V.
 inline std::vector<KernelCost> cost(const Problem& p) {
@@ -138,7 +136,7 @@ inline Step step() {
   return {.id = "step06", .title = "asynchronous pipeline", .idea = "tiles travel while the tensor cores work, and the softmax in between is shorter",
           .chapter = "docs/06-asynchronous-pipeline.md", .before = "step04", .tiles = tiles, .largest_head_dim = 256,
           .default_dtype = Dtype::fp16, .refusal = refusal,
-          .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
+          .methods = {{.name = "forward", .cost = cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step06

@@ -100,11 +100,9 @@ inline void forward(const Problem& p, const Tensors& t) {
     using T = decltype(tile);
     const TensorMaps maps = tensor_maps<T>(p, t);
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>), tile_mask(p), order_of(p, T::kBr), p.softmax_scale,
-           maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
-
-inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
@@ -114,7 +112,7 @@ inline Step step() {
   return {.id = "step07", .title = "Hopper, twin blocks", .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
           .chapter = "docs/07-hopper-twin-blocks.md", .before = "step04", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
           .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
-          .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};
+          .methods = {{.name = "forward", .cost = copy_engine_cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step07

@@ -188,7 +188,7 @@ inline void forward(const Problem& p, const Tensors& t) {
       constexpr bool Turns = kPingpong<T>;
       const auto kernel = pingpong ? (overlap ? attention<T, P, Turns, true> : attention<T, P, Turns, false>) : (overlap ? attention<T, P, false, true> : attention<T, P, false, false>);
       launch("attention", kernel, blocks, T::kThreads, sizeof(Sram<T, P>), tile_mask(p), order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o,
-             row_scalars(p, Target{t.scratch("LSE"), "LSE"}), taken);
+             row_scalars(p, Target{t.lse, "LSE"}), taken);
     };
     if (p.leaves_out("persistent")) return launch_with(std::false_type{}, query_tiles, nullptr);
     auto* taken = static_cast<unsigned*>(t.scratch("tile counter"));
@@ -198,8 +198,8 @@ inline void forward(const Problem& p, const Tensors& t) {
 }
 
 inline std::vector<Scratch> scratch(const Problem& p) {
-  if (p.leaves_out("persistent")) return {row_scratch("LSE", p)};
-  return {row_scratch("LSE", p), {"tile counter", sizeof(unsigned), false}};
+  if (p.leaves_out("persistent")) return {};
+  return {{"tile counter", sizeof(unsigned), false}};
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "common/base/text.h"
 #include "common/harness/check.h"
 #include "common/harness/options.h"
 #include "tests/half_attention.h"

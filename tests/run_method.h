@@ -9,10 +9,8 @@
 #include <vector>
 
 #include "common/device/device_api.h"
-#include "common/harness/buffers.h"
 #include "common/harness/check.h"
-#include "common/base/half.h"
-#include "common/harness/memory.h"
+#include "common/harness/device_run.h"
 #include "common/harness/result.h"
 #include "common/step/step.h"
 #include "tests/case.h"
@@ -30,52 +28,15 @@ struct StepRun {
 
 /// Runs `method` on `device`. `problem` needs its tile and sram_limit; shapes of the inputs as in HostInputs. Outputs and
 /// scratch start as NaN. Throws what Method::run throws.
-inline StepRun run_method(Device& device, const Method& method, const Problem& problem, const HostInputs& inputs, Tail tail = Tail::nan) {
-  Buffers buffers(device);
-  const auto add = [&](const std::string& name, int64_t bytes) {
-    char* address = static_cast<char*>(buffers.add(name, bytes));
-    const std::vector<char> zeros(Buffers::kTailBytes, 0);
-    if (tail == Tail::zeros) device.copy_in(address + bytes, zeros.data(), Buffers::kTailBytes);
-  };
-  for (const NamedBytes& tensor : tensor_bytes(problem, method.backward)) add(tensor.name, tensor.bytes);
-  for (const Scratch& buffer : method.scratch(problem)) add(buffer.name, buffer.bytes);
-
-  const auto copy_in = [&](const char* name, std::span<const float> values) {
-    if (problem.dtype == Dtype::fp32) return device.copy_in(buffers.find(name), values.data(), static_cast<int64_t>(values.size_bytes()));
-    const std::vector<uint16_t> bits = narrow(problem.dtype, values);
-    device.copy_in(buffers.find(name), bits.data(), static_cast<int64_t>(bits.size() * sizeof(uint16_t)));
-  };
-  copy_in("q", inputs.q);
-  copy_in("k", inputs.k);
-  copy_in("v", inputs.v);
-  if (method.backward) copy_in("do", inputs.d_o);
-  const Tensors tensors = {buffers.find("q"), buffers.find("k"), buffers.find("v"), buffers.find("o"), buffers.find("do"),
-                           buffers.find("dq"), buffers.find("dk"), buffers.find("dv"), [&](const std::string& name) { return buffers.find(name); }};
-  if (method.prepare) method.prepare(problem, tensors);
-  device.poison_sram();
-  device.synchronize();
-
+inline StepRun run_method(Device& device, const Method& method, const Problem& problem, HostInputs inputs, Tail tail = Tail::nan) {
+  if (!method.backward) inputs.d_o = {};
+  DeviceRun on_device(device, problem, scratch_of(method, problem), inputs);
+  if (tail == Tail::zeros) on_device.fill_tails(0);
+  on_device.prepare(method);
   StepRun run;
-  run.launches = device.record([&] { method.run(problem, tensors); });
+  run.launches = device.record([&] { method.run(problem, on_device.tensors()); });
   device.synchronize();
-  const auto copy_out = [&](const char* output, const char* buffer, int64_t elements) {
-    std::vector<float>& values = run.outputs[output];
-    values.resize(static_cast<size_t>(elements));
-    if (problem.dtype != Dtype::fp32 && std::string(output) != "lse") {
-      std::vector<uint16_t> bits(static_cast<size_t>(elements));
-      device.copy_out(bits.data(), buffers.find(buffer), elements * static_cast<int64_t>(sizeof(uint16_t)));
-      return widen(problem.dtype, bits, values);
-    }
-    device.copy_out(values.data(), buffers.find(buffer), elements * static_cast<int64_t>(sizeof(float)));
-  };
-  if (method.backward) {
-    copy_out("dq", "dq", problem.Xq());
-    copy_out("dk", "dk", problem.Xk());
-    copy_out("dv", "dv", problem.Xk());
-  } else {
-    copy_out("o", "o", problem.Xq());
-    copy_out("lse", "LSE", problem.L());
-  }
+  for (Output& output : on_device.outputs(method)) run.outputs[output.tensor->file] = std::move(output.values);
   return run;
 }
 
@@ -123,7 +84,7 @@ inline void check_exact(const StepRun& run, const Problem& problem, const Refere
 }
 
 inline bool stores_pairs(const Method& method, const Problem& problem) {
-  for (const Scratch& buffer : method.scratch(problem))
+  for (const Scratch& buffer : scratch_of(method, problem))
     if (buffer.quadratic) return true;
   return false;
 }

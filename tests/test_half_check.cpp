@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 
+#include "common/base/text.h"
 #include "common/harness/check.h"
 #include "common/harness/options.h"
 #include "tests/catch.h"

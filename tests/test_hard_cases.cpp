@@ -440,7 +440,7 @@ TEST_CASE("A11: 2^31 elements of S, checked at both ends", "[gpu]") {
     const Step& step = *find_step(DeviceKind::gpu, id);
     const Method& method = step.methods.front();
     c.problem.tile = tiles_that_fit(step, c.problem).front();
-    if (bytes_needed(*device, c.problem, false, method.scratch(c.problem)) > device->free_bytes())
+    if (bytes_needed(*device, c.problem, false, scratch_of(method, c.problem)) > device->free_bytes())
       return skip_test("this GPU cannot hold S and P of 8 GiB each");
     check_exact(run_method(*device, method, c.problem, c.inputs()), c.problem, reference, true, rows);
   }

@@ -10,7 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "common/harness/buffers.h"
+#include "common/base/text.h"
+#include "common/harness/device_run.h"
 #include "common/base/error.h"
 #include "common/base/half.h"
 #include "common/harness/json.h"
@@ -39,7 +40,7 @@ std::vector<float> values_of(const Problem& p, const void* address, int64_t elem
 void plain_attention(const Problem& p, const Tensors& t) {
   const std::vector<float> q = values_of(p, t.q, p.Xq()), k = values_of(p, t.k, p.Xk()), v = values_of(p, t.v, p.Xk());
   std::vector<float> o(p.Xq());
-  float* lse = static_cast<float*>(t.scratch("LSE"));
+  float* lse = static_cast<float*>(t.lse);
   for (int64_t head = 0; head < p.heads_total(); ++head) {
     for (int64_t i = 0; i < p.seqlen_q; ++i) {
       const float* qi = q.data() + (head * p.seqlen_q + i) * p.head_dim;
@@ -72,7 +73,6 @@ Step made_step(std::function<void(const Problem&, const Tensors&)> run) {
   step.largest_head_dim = 64;
   step.tiles = [](const Problem&) { return std::vector<TileChoice>{{{16, 16}, 1024}}; };
   step.methods = {{.name = "forward",
-                   .scratch = [](const Problem& p) { return std::vector<Scratch>{{"LSE", p.L() * 4, false}}; },
                    .cost = [](const Problem&) { return std::vector<KernelCost>{}; },
                    .run = std::move(run)}};
   return step;
@@ -169,7 +169,7 @@ TEST_CASE("fp16 and bf16 pass through 2-byte buffers") {
       plain_attention(p, t);
       const auto* q = static_cast<const uint16_t*>(t.q);
       for (int64_t n = 0; n < p.Xq(); ++n) as_rounded = as_rounded && std::abs(values_of(p, q + n, 1)[0]) < 7;
-      for (int64_t n = p.Xq(); n < p.Xq() + Buffers::kTailBytes / 2; ++n) nan_behind = nan_behind && q[n] == 0xffff;
+      for (int64_t n = p.Xq(); n < p.Xq() + DeviceRun::kTailBytes / 2; ++n) nan_behind = nan_behind && q[n] == 0xffff;
     }), {"--dtype", dtype});
     INFO((result.failures.empty() ? "" : result.failures.front()));
     CHECK(result.verdict == "PASS");
@@ -201,7 +201,7 @@ TEST_CASE("half precision: a wrong element fails, and NaN stays NaN") {
 
 TEST_CASE("pairs kept in HBM have an allowance of their own in half precision") {
   Step step = made_step(plain_attention);
-  step.methods.front().scratch = [](const Problem& p) { return std::vector<Scratch>{row_scratch("LSE", p), quadratic_scratch("S", p)}; };
+  step.methods.front().scratch = [](const Problem& p) { return std::vector<Scratch>{quadratic_scratch("S", p)}; };
   const RunResult half = run(step, {"--dtype", "bf16"}), full = run(step);
   CHECK(half.methods.front().checks[0].stored_pairs);
   CHECK(report_text(half).find("N x N tensors stored in bf16") != std::string::npos);
@@ -273,11 +273,12 @@ TEST_CASE("memory: elements of 2 bytes on the device, of 4 in the host's copy") 
   p.seqlen_q = 40;
   p.seqlen_k = 30;
   p.head_dim = 16;
-  const int64_t tails = 4 * Buffers::kTailBytes, elements = 2 * 40 * 16 + 2 * 30 * 16;
-  CHECK(bytes_needed(*cpu, p, false, {}) == tails + 8 * elements);
+  const int64_t tails = 5 * DeviceRun::kTailBytes, elements = 2 * 40 * 16 + 2 * 30 * 16, lse = 40 * 8;
+  CHECK(bytes_needed(*cpu, p, false, {}) == tails + 8 * elements + lse);
   p.dtype = Dtype::fp16;
-  CHECK(bytes_needed(*cpu, p, false, {}) == tails + 6 * elements);
-  CHECK(tensor_bytes(p, false)[0].bytes == 40 * 16 * 2);
+  CHECK(bytes_needed(*cpu, p, false, {}) == tails + 6 * elements + lse);
+  CHECK(find_tensor("Q")->bytes(p) == 40 * 16 * 2);
+  CHECK(find_tensor("dv")->shape(p) == std::vector<int64_t>{1, 1, 30, 16});
 }
 
 TEST_CASE("a kernel in the formula that was never launched fails") {
@@ -295,7 +296,7 @@ TEST_CASE("a baseline that does not fit is n/a with its bytes, and the rest runs
                      .run = [](const Problem&, const Tensors&) {}};
   step.methods.push_back(backward);
   backward.name = "recompute backward";
-  backward.scratch = [](const Problem&) { return std::vector<Scratch>{}; };
+  backward.scratch = nullptr;
   step.methods.push_back(backward);
   const RunResult result = run(step, {"--check", "none"});
   CHECK(result.methods[1].not_run.find("dP needs 1125899906842624 bytes") != std::string::npos);

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "common/base/text.h"
 #include "common/harness/check.h"
 #include "common/harness/options.h"
 #include "tests/case.h"

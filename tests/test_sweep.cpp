@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/text.h"
 #include "common/harness/json.h"
 #include "common/harness/report.h"
 #include "common/harness/sweep.h"
@@ -57,11 +58,10 @@ Step one_key_step(std::function<void(const Problem&, const Tensors&)> spoil = []
   step.largest_head_dim = 64;
   step.tiles = [](const Problem&) { return std::vector<TileChoice>{{{64, 64}, 2048, 128}, {{16, 32}, 1024, 32}, {{16, 16}, 512, 32}}; };
   step.methods = {{.name = "forward",
-                   .scratch = [](const Problem& p) { return std::vector<Scratch>{row_scratch("LSE", p)}; },
                    .cost = [](const Problem&) { return std::vector<KernelCost>{}; },
                    .run = [spoil](const Problem& p, const Tensors& t) {
                      const float *q = static_cast<const float*>(t.q), *k = static_cast<const float*>(t.k), *v = static_cast<const float*>(t.v);
-                     float* lse = static_cast<float*>(t.scratch("LSE"));
+                     float* lse = static_cast<float*>(t.lse);
                      std::copy_n(v, p.Xk(), static_cast<float*>(t.o));
                      double score = 0;
                      for (int c = 0; c < p.head_dim; ++c) score += double{q[c]} * k[c];

@@ -71,15 +71,14 @@ Call make_call(const char* step_id, const std::string& method_name, const Attent
   return call;
 }
 
-/// Where each scratch buffer begins in the workspace, and its size in all. LSE is a tensor of the interface.
+/// Where each scratch buffer begins in the workspace, and its size in all.
 struct Workspace {
   std::map<std::string, int64_t> offset;
   int64_t bytes = 0;
 };
 Workspace lay_out(const Call& call) {
   Workspace workspace;
-  for (const Scratch& buffer : call.method->scratch(call.problem)) {
-    if (buffer.name == "LSE") continue;
+  for (const Scratch& buffer : scratch_of(*call.method, call.problem)) {
     workspace.offset[buffer.name] = workspace.bytes;
     workspace.bytes += ceil_div(buffer.bytes, kWorkspaceAlignment) * kWorkspaceAlignment;
   }
@@ -100,10 +99,8 @@ Tensors make_tensors(const Call& call, const AttentionTensors* t, void* memory) 
   require("lse", t->lse);
   Workspace workspace = lay_out(call);
   if (workspace.bytes > 0) require("workspace", memory, kWorkspaceAlignment);
-  const auto scratch = [lse = t->lse, memory, workspace = std::move(workspace)](const std::string& name) -> void* {
-    return name == "LSE" ? lse : static_cast<char*>(memory) + workspace.offset.at(name);
-  };
-  return {t->q, t->k, t->v, t->o, t->d_o, t->dq, t->dk, t->dv, scratch};
+  const auto scratch = [memory, workspace = std::move(workspace)](const std::string& name) -> void* { return static_cast<char*>(memory) + workspace.offset.at(name); };
+  return {t->q, t->k, t->v, t->o, t->lse, t->d_o, t->dq, t->dk, t->dv, scratch};
 }
 
 void require_backward(const Call& call, const AttentionTensors* t) {

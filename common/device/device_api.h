@@ -68,6 +68,10 @@ struct GpuPresence {
 GpuPresence find_gpu();
 std::unique_ptr<Device> open_gpu();  // throws Unsupported (none) or DeviceFailure (present but unusable)
 
+/// `limit`, the bytes of SRAM that a block may ask for on a device, or ATTN_SMEM_LIMIT of the environment where that is less: one
+/// device stands in for others. Throws BadArguments when ATTN_SMEM_LIMIT is not a positive number.
+int64_t lowered_sram_limit(int64_t limit);
+
 /// How the CPU executor runs a grid.
 struct ExecutorOptions {
   enum class RaceCheck { none, ends, all };

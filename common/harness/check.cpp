@@ -7,6 +7,8 @@
 #include <mutex>
 
 #include "common/base/half.h"
+#include "common/base/tensors.h"
+#include "common/base/text.h"
 #include "common/harness/options.h"
 #include "common/base/parallel.h"
 
@@ -79,7 +81,7 @@ std::optional<double> l2_bound(const Problem& problem, const std::string& output
 
 CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
                          const Selection& selection, bool default_inputs, bool stored_pairs, double factor) {
-  const bool by_key = output == "dk" || output == "dv";
+  const bool by_key = find_tensor(output)->of_keys;
   const int64_t rows_per_head = by_key ? problem.seqlen_k : problem.seqlen_q;
   const std::vector<HeadRow>& listed = by_key ? selection.keys : selection.queries;
   const int64_t cols = reference.cols;

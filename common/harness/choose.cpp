@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "common/base/error.h"
+#include "common/base/text.h"
 
 namespace attention {
 

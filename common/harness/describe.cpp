@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "common/base/text.h"
 #include "common/harness/choose.h"
 
 namespace attention {

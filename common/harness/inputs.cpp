@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "common/base/half.h"
 #include "common/base/npy.h"
+#include "common/base/text.h"
 
 namespace attention {
 

@@ -12,6 +12,7 @@
 
 #include "build_info.h"
 #include "common/base/error.h"
+#include "common/base/text.h"
 #include "common/harness/regime.h"
 #include "common/harness/report.h"
 #include "common/roofline/prediction.h"

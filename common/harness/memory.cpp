@@ -3,26 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
-#include "common/harness/buffers.h"
+#include "common/harness/device_run.h"
 #include "common/base/error.h"
 
 namespace attention {
 
-std::vector<NamedBytes> tensor_bytes(const Problem& p, bool backward) {
-  const int64_t size = bytes_per_element(p.dtype);
-  std::vector<NamedBytes> tensors = {{"q", p.Xq() * size}, {"k", p.Xk() * size}, {"v", p.Xk() * size}, {"o", p.Xq() * size}};
-  if (backward)
-    for (const NamedBytes& gradient : {NamedBytes{"do", p.Xq() * size}, {"dq", p.Xq() * size}, {"dk", p.Xk() * size}, {"dv", p.Xk() * size}})
-      tensors.push_back(gradient);
-  return tensors;
-}
-
 std::vector<Scratch> shared_scratch(const Problem& problem, const std::vector<const Method*>& methods) {
   std::vector<Scratch> shared;
   for (const Method* method : methods) {
-    for (const Scratch& buffer : method->scratch(problem)) {
+    for (const Scratch& buffer : scratch_of(*method, problem)) {
       const auto found = std::find_if(shared.begin(), shared.end(), [&](const Scratch& other) { return other.name == buffer.name; });
       if (found == shared.end())
         shared.push_back(buffer);
@@ -35,22 +25,12 @@ std::vector<Scratch> shared_scratch(const Problem& problem, const std::vector<co
 
 int64_t bytes_needed(const Device& device, const Problem& problem, bool backward, const std::vector<Scratch>& scratch) {
   int64_t bytes = 4 * device.l2_bytes();
-  for (const NamedBytes& tensor : tensor_bytes(problem, backward)) {
-    bytes += tensor.bytes + Buffers::kTailBytes;
-    if (device.kind() == DeviceKind::cpu) bytes += tensor.bytes / bytes_per_element(problem.dtype) * 4;  // the host's copy is fp32
+  for (const TensorInfo* tensor : tensors_of_run(backward)) {
+    bytes += tensor->bytes(problem) + DeviceRun::kTailBytes;
+    if (device.kind() == DeviceKind::cpu) bytes += tensor->elements(problem) * 4;  // the host's copy is fp32
   }
-  for (const Scratch& buffer : scratch) bytes += buffer.bytes + Buffers::kTailBytes;
+  for (const Scratch& buffer : scratch) bytes += buffer.bytes + DeviceRun::kTailBytes;
   return bytes;
-}
-
-int64_t lowered_sram_limit(int64_t limit) {
-  const char* lowered = std::getenv("ATTN_SMEM_LIMIT");
-  if (!lowered) return limit;
-  char* end = nullptr;
-  const long long value = std::strtoll(lowered, &end, 10);
-  if (end == lowered || *end != '\0' || value <= 0)
-    throw BadArguments(fmt::format("ATTN_SMEM_LIMIT is '{}', it must be a positive number of bytes", lowered));
-  return std::min<int64_t>(limit, value);
 }
 
 std::string describe_shortage(int64_t free_bytes, int64_t needed, const std::vector<Scratch>& scratch) {

@@ -11,25 +11,12 @@
 
 namespace attention {
 
-/// A named buffer of the run.
-struct NamedBytes {
-  std::string name;
-  int64_t bytes = 0;
-};
-
-/// q, k, v, o and, with `backward`, do, dq, dk, dv.
-std::vector<NamedBytes> tensor_bytes(const Problem& problem, bool backward);
-
 /// The scratch buffers of these methods; methods run one after the other, so buffers of one name are shared.
 std::vector<Scratch> shared_scratch(const Problem& problem, const std::vector<const Method*>& methods);
 
 /// Bytes that a run with these buffers takes from the device: with tails, the buffer that flushes the L2 and, on the CPU
 /// executor, whose memory is the host's, the host's copies of the tensors.
 int64_t bytes_needed(const Device& device, const Problem& problem, bool backward, const std::vector<Scratch>& scratch);
-
-/// `limit`, the bytes of SRAM that a block may ask for on a device, or ATTN_SMEM_LIMIT of the environment where that is less: one
-/// device stands in for others. Throws BadArguments when ATTN_SMEM_LIMIT is not a positive number.
-int64_t lowered_sram_limit(int64_t limit);
 
 /// "S and P need 2199023255552 bytes, 149000000000 are free": of the buffers that grow as N^2, else of all.
 std::string describe_shortage(int64_t free_bytes, int64_t needed, const std::vector<Scratch>& scratch);

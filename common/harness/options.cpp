@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/text.h"
 #include "common/harness/describe.h"
 
 namespace attention {
@@ -93,14 +94,6 @@ void apply_preset(const std::string& name, Options& options) {
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
-
-const char* dtype_name(Dtype dtype) { return dtype == Dtype::fp32 ? "fp32" : dtype == Dtype::fp16 ? "fp16" : "bf16"; }
-
-std::string tile_name(TileShape shape) { return fmt::format("{}x{}", shape.br, shape.bc); }
-
-const char* product_name(const Problem& p) { return p.dtype != Dtype::fp32 || p.on_tensor_cores ? "tensor-cores" : "cuda-cores"; }
-
-std::string type_and_product(const Problem& p) { return fmt::format("{}{}", dtype_name(p.dtype), p.on_tensor_cores ? " on tensor cores" : ""); }
 
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help) {
   Options options;

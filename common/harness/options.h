@@ -54,16 +54,4 @@ struct Options {
 /// when --help, --help-all or --describe was asked for, with the text in `help`.
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help);
 
-/// "fp32", "fp16", "bf16".
-const char* dtype_name(Dtype dtype);
-
-/// "128x64".
-std::string tile_name(TileShape shape);
-
-/// Where the problem's tile products are computed: "cuda-cores", "tensor-cores".
-const char* product_name(const Problem& problem);
-
-/// "fp32", "fp16", "bf16"; "fp32 on tensor cores" where that was chosen.
-std::string type_and_product(const Problem& problem);
-
 }  // namespace attention

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/base/text.h"
 #include "common/harness/json.h"
 #include "common/harness/program.h"
 #include "common/harness/report.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "common/harness/report.h"
+#include "common/base/text.h"
 #include "common/harness/result.h"
 
 namespace attention {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "common/base/text.h"
 #include "common/harness/choose.h"
 #include "common/harness/regime.h"
 #include "common/roofline/prediction.h"
@@ -229,15 +230,6 @@ std::string no_occupancy_reason(const SweptTile& swept) {
     return longest->blocks_per_sm ? "" : swept.run.device == DeviceKind::cpu ? "the CPU executor has no SMs" : "a library's kernel does not say";
   if (swept.run.planned_only) return "nothing ran (--plan)";
   return swept.method().not_run.empty() ? "the result was wrong" : swept.method().not_run;
-}
-
-std::string human_bytes(int64_t bytes) {
-  const double value = static_cast<double>(bytes);
-  if (value >= 1e12) return fmt::format("{:.1f} TB", value / 1e12);
-  if (value >= 1e9) return fmt::format("{:.1f} GB", value / 1e9);
-  if (value >= 1e5) return fmt::format("{:.1f} MB", value / 1e6);
-  if (value >= 1e3) return fmt::format("{:.1f} kB", value / 1e3);
-  return fmt::format("{} B", bytes);
 }
 
 std::string not_measured_reason(const RunResult& r, const MethodResult& m) {

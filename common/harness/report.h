@@ -20,7 +20,4 @@ std::string not_measured_reason(const RunResult& result, const MethodResult& met
 /// Why the occupancy of this tile is not known; "" when it is.
 std::string no_occupancy_reason(const SweptTile& swept);
 
-/// "67.4 MB", "1.1 GB" (powers of 1000).
-std::string human_bytes(int64_t bytes);
-
 }  // namespace attention

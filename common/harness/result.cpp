@@ -17,7 +17,10 @@ std::vector<TensorBytes> sum_by_tensor(const std::vector<std::vector<TensorBytes
   return sums;
 }
 
-bool is_pair_tensor(const std::string& tensor) { return tensor == "S" || tensor == "P" || tensor == "dP" || tensor == "dS"; }
+bool is_pair_tensor(const std::string& name) {
+  const TensorInfo* tensor = find_tensor(name);
+  return tensor && tensor->kind == TensorInfo::Kind::pairs;
+}
 
 int64_t MethodResult::extra_bytes() const {
   int64_t bytes = 0;

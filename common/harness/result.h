@@ -24,7 +24,7 @@ struct MethodResult {
   std::string not_run;                  // why it did not run ("" = it ran); then only the expected figures below hold
   std::vector<KernelCost> expected;     // one per launch, in order
   std::vector<LaunchRecord> launches;   // what was timed or counted, in the same order; empty for a plan
-  std::vector<Scratch> scratch;
+  std::vector<Scratch> scratch;         // LSE and the method's own: what it takes beyond q, k, v, o and gradients
   std::vector<CheckResult> checks;      // empty with --check none
   std::optional<TimeStats> time;
   std::optional<MeasuredTraffic> measured;  // empty: not asked for, or nothing ran

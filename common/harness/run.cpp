@@ -9,9 +9,8 @@
 #include <memory>
 #include <utility>
 
-#include "common/harness/buffers.h"
 #include "common/base/error.h"
-#include "common/base/half.h"
+#include "common/harness/device_run.h"
 #include "common/harness/inputs.h"
 #include "common/harness/memory.h"
 #include "common/base/npy.h"
@@ -28,31 +27,6 @@ constexpr int64_t kSampledRowsGpu = 256, kSampledRowsCpu = 64;
 constexpr double kCheckSecondsGpu = 5, kCheckSecondsCpu = 2;
 // The CPU executor's thread orders: by index, and shuffled by two seeds (one fixed order misses races that another shows).
 constexpr uint64_t kThreadOrders[] = {0, 1, 2};
-
-/// A host copy of one output of a method.
-struct Output {
-  std::string name;            // as in check.h
-  std::string buffer;          // as in Buffers
-  Dtype dtype;                 // of the buffer
-  std::vector<int64_t> shape;
-  std::vector<float> values;
-};
-
-std::vector<Output> outputs_of(const Problem& p, const Method& method) {
-  const std::vector<int64_t> rows = {p.batch, p.heads, p.seqlen_q};
-  const std::vector<int64_t> queries = {p.batch, p.heads, p.seqlen_q, p.head_dim}, keys = {p.batch, p.heads, p.seqlen_k, p.head_dim};
-  std::vector<Output> outputs;
-  if (method.backward)
-    outputs = {{"dq", "dq", p.dtype, queries, {}}, {"dk", "dk", p.dtype, keys, {}}, {"dv", "dv", p.dtype, keys, {}}};
-  else
-    outputs = {{"o", "o", p.dtype, queries, {}}, {"lse", "LSE", Dtype::fp32, rows, {}}};
-  for (Output& output : outputs) {
-    int64_t elements = 1;
-    for (const int64_t length : output.shape) elements *= length;
-    output.values.resize(static_cast<size_t>(elements));
-  }
-  return outputs;
-}
 
 /// Compares what the executor counted with the formulas, per kernel and tensor; one line per difference.
 std::vector<std::string> count_differences(const std::vector<KernelCost>& expected, const std::vector<LaunchRecord>& launches) {
@@ -77,36 +51,19 @@ std::vector<std::string> count_differences(const std::vector<KernelCost>& expect
 /// The state of one run; its methods are the stages, in order.
 class Run {
  public:
-  Run(const Options& options, const Step& step, Device& device, Progress& progress, ProblemData& data, RunResult& result)
+  Run(const Options& options, const Step& step, Device& device, Progress& progress, ProblemData& data, RunResult& result, const std::vector<Scratch>& scratch)
       : options_(options), step_(step), device_(device), progress_(progress), inputs_(data.inputs), selection_(data.selection), reference_(data.reference), result_(result),
-        problem_(result.problem), buffers_(device) {}
-
-  void allocate(const std::vector<Scratch>& scratch, bool backward) {
-    for (const NamedBytes& tensor : tensor_bytes(problem_, backward)) buffers_.add(tensor.name, tensor.bytes);
-    for (const Scratch& buffer : scratch) buffers_.add(buffer.name, buffer.bytes);
-    const auto copy_in = [&](const char* name, const std::vector<float>& values) {
-      if (values.empty()) return;
-      if (problem_.dtype == Dtype::fp32) return device_.copy_in(buffers_.find(name), values.data(), static_cast<int64_t>(values.size() * sizeof(float)));
-      const std::vector<uint16_t> bits = narrow(problem_.dtype, values);
-      device_.copy_in(buffers_.find(name), bits.data(), static_cast<int64_t>(bits.size() * sizeof(uint16_t)));
-    };
-    copy_in("q", inputs_.q);
-    copy_in("k", inputs_.k);
-    copy_in("v", inputs_.v);
-    copy_in("do", inputs_.d_o);
-    tensors_ = {buffers_.find("q"), buffers_.find("k"), buffers_.find("v"), buffers_.find("o"), buffers_.find("do"),
-                buffers_.find("dq"), buffers_.find("dk"), buffers_.find("dv"), [this](const std::string& name) { return buffers_.find(name); }};
-  }
+        problem_(result.problem), on_device_(device, problem_, scratch, inputs_.spans()) {}
 
   void run_method(const Method& method, MethodResult& into) {
     progress_.stage(fmt::format("{} {}: running", step_.id, method.name));
-    std::vector<Output> first = outputs_of(problem_, method);
+    std::vector<Output> first;
     if (device_.kind() == DeviceKind::gpu)
       run_on_gpu(method, into, first);
     else
       run_on_cpu(method, into, first);
     for (Output& output : first) {
-      const auto old = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& other) { return other.name == output.name; });
+      const auto old = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& other) { return other.tensor == output.tensor; });
       if (old == outputs_.end())
         outputs_.push_back(std::move(output));
       else
@@ -122,8 +79,8 @@ class Run {
       return;
     }
     MeasurableDevice* gpu = device_.measurable();
-    if (gpu && method.prepare) method.prepare(problem_, tensors_);
-    into.measured = measure_traffic(gpu, [&] { method.run(problem_, tensors_); }, static_cast<int>(into.launches.size()), open_cupti);
+    if (gpu) on_device_.prepare(method);
+    into.measured = measure_traffic(gpu, [&] { method.run(problem_, on_device_.tensors()); }, static_cast<int>(into.launches.size()), open_cupti);
     if (std::none_of(into.expected.begin(), into.expected.end(), [](const KernelCost& kernel) { return kernel.copy_engine; })) return;
     for (const Counter counter : {Counter::requested_load, Counter::requested_store}) {
       into.measured->together[counter].reset();
@@ -136,44 +93,15 @@ class Run {
   const std::vector<Output>& outputs() const { return outputs_; }
 
  private:
-  /// NaN in all that the method writes: an element that a kernel forgets then shows. LSE and O stay for a backward, which
-  /// reads what the forward method left.
-  void poison(const Method& method) {
-    for (const char* buffer : method.backward ? std::vector<const char*>{"dq", "dk", "dv"} : std::vector<const char*>{"o", "LSE"}) buffers_.fill_nan(buffer);
-    for (const Scratch& buffer : method.scratch(problem_))
-      if (!method.backward || buffer.name != "LSE") buffers_.fill_nan(buffer.name);
-  }
-
-  void poison_and_prepare(const Method& method) {
-    poison(method);
-    if (method.prepare) method.prepare(problem_, tensors_);
-    device_.poison_sram();
-    device_.synchronize();
-  }
-
-  void copy_out(std::vector<Output>& outputs) {
-    for (Output& output : outputs) {
-      const void* from = buffers_.find(output.buffer);
-      if (output.dtype == Dtype::fp32) {
-        device_.copy_out(output.values.data(), from, static_cast<int64_t>(output.values.size() * sizeof(float)));
-      } else {
-        std::vector<uint16_t> bits(output.values.size());
-        device_.copy_out(bits.data(), from, static_cast<int64_t>(bits.size() * sizeof(uint16_t)));
-        widen(output.dtype, bits, output.values);
-      }
-    }
-  }
-
   /// A failure line when the device's outputs are not, bit for bit, those of the first run.
   void compare_with_first(const Method& method, const std::vector<Output>& first, const std::string& which) {
-    std::vector<Output> now = outputs_of(problem_, method);
-    copy_out(now);
+    const std::vector<Output> now = on_device_.outputs(method);
     for (size_t n = 0; n < now.size(); ++n) {
       const std::vector<float>&a = first[n].values, &b = now[n].values;
       if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) continue;
       size_t at = 0;
       while (std::memcmp(&a[at], &b[at], sizeof(float)) == 0) ++at;
-      fail(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)", method.name, now[n].name, which, at, a[at], b[at]));
+      fail(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)", method.name, now[n].tensor->file, which, at, a[at], b[at]));
     }
   }
 
@@ -187,11 +115,11 @@ class Run {
     progress_.stage(fmt::format("{} {}: checking", step_.id, method.name));
     const bool default_inputs = options_.load_dir.empty() && options_.init.is_default() && !options_.softmax_scale;
     for (const Output& output : outputs) {
-      CheckResult& result = into.checks.emplace_back(check_output(output.name, problem_, output.values, reference_->find(output.name), selection_, default_inputs,
+      CheckResult& result = into.checks.emplace_back(check_output(output.tensor->file, problem_, output.values, reference_->find(output.tensor->file), selection_, default_inputs,
                                                                   into.grows_quadratically(), tolerance_factor()));
       if (result.pass) continue;
       if (std::isinf(result.max_abs)) {
-        const std::string why = describe_overflow(output.name, problem_, *reference_, into.grows_quadratically());
+        const std::string why = describe_overflow(output.tensor->file, problem_, *reference_, into.grows_quadratically());
         if (!why.empty()) result.reason += "; " + why;
       }
       fail(fmt::format("{}: {}", method.name, result.reason));
@@ -217,21 +145,18 @@ class Run {
   }
 
   void run_on_gpu(const Method& method, MethodResult& into, std::vector<Output>& first) {
-    const auto work = [&] { method.run(problem_, tensors_); };
-    poison_and_prepare(method);
+    const auto work = [&] { method.run(problem_, on_device_.tensors()); };
+    on_device_.prepare(method);
     work();
     device_.synchronize();
-    copy_out(first);
+    first = on_device_.outputs(method);
     check(method, into, first);
     if (!result_.failures.empty()) return;  // a wrong answer's time is no result
 
     progress_.stage(fmt::format("{} {}: timing", step_.id, method.name));
-    const auto poison_outputs = [&] {
-      for (const Output& output : first) buffers_.fill_nan(output.buffer);
-    };
     int run = 1;
-    poison_outputs();
-    into.time = measure(device_, work, options_.repeat, [&] { if (options_.repeat) poison_outputs(); },
+    on_device_.poison_outputs(method);
+    into.time = measure(device_, work, options_.repeat, [&] { if (options_.repeat) on_device_.poison_outputs(method); },
                         [&] {
                           ++run;
                           if (options_.repeat) compare_with_first(method, first, fmt::format("run {}", run));
@@ -247,18 +172,18 @@ class Run {
     ExecutorOptions& executor = executor_options();
     const std::vector<uint64_t> orders = options_.thread_order ? std::vector<uint64_t>{*options_.thread_order}
                                                                : std::vector<uint64_t>(std::begin(kThreadOrders), std::end(kThreadOrders));
-    const auto work = [&] { method.run(problem_, tensors_); };
+    const auto work = [&] { method.run(problem_, on_device_.tensors()); };
     for (size_t n = 0; n < orders.size(); ++n) {
       executor.thread_order = orders[n];
       const bool another_checks = n == 0 && orders.size() > 1 && options_.race_check == ExecutorOptions::RaceCheck::ends;
       executor.race_check = another_checks ? ExecutorOptions::RaceCheck::none : options_.race_check;
-      poison_and_prepare(method);
+      on_device_.prepare(method);
       std::vector<LaunchRecord> launches = device_.record(work);
       // A tile product knows its padded width, not head_dim; it counts FLOPs per dimension of a row (tile/product.h).
       for (LaunchRecord& launch : launches) launch.counted_flops *= problem_.head_dim;
       for (const std::string& line : count_differences(into.expected, launches)) fail(fmt::format("{}: {}", method.name, line));
       if (n == 0) {
-        copy_out(first);
+        first = on_device_.outputs(method);
         check(method, into, first);
         double ms = 0;
         for (const LaunchRecord& launch : launches) ms += launch.time_ms;
@@ -273,7 +198,7 @@ class Run {
     executor.thread_order = orders.front();
     executor.race_check = ExecutorOptions::RaceCheck::none;
     int run = 1;
-    into.time = measure(device_, work, options_.repeat, [&] { poison_and_prepare(method); },
+    into.time = measure(device_, work, options_.repeat, [&] { on_device_.prepare(method); },
                         [&] { compare_with_first(method, first, fmt::format("run {}", ++run)); });
   }
 
@@ -286,8 +211,7 @@ class Run {
   std::unique_ptr<Reference>& reference_;
   RunResult& result_;
   const Problem& problem_;
-  Buffers buffers_;
-  Tensors tensors_;
+  DeviceRun on_device_;
   std::vector<Output> outputs_;
 };
 
@@ -316,8 +240,8 @@ std::vector<Scratch> fit_memory(const Step& step, const Device& device, bool bac
 
 void save_outputs(const std::string& folder, const std::vector<Output>& outputs, RunResult& result) {
   for (const Output& output : outputs) {
-    const std::string path = folder + "/" + output.name + ".npy";
-    write_npy(path, output.shape, output.values, output.dtype == Dtype::fp16);
+    const std::string path = folder + "/" + output.tensor->file + ".npy";
+    write_npy(path, output.tensor->shape(result.problem), output.values, output.tensor->dtype(result.problem) == Dtype::fp16);
     result.saved.push_back(path);
   }
 }
@@ -359,7 +283,8 @@ RunResult ProblemRuns::expected(TileShape tile) const {
     into.name = method.name;
     into.backward = method.backward;
     into.expected = method.cost(result.problem);
-    into.scratch = method.scratch(result.problem);
+    into.scratch = {row_scratch("LSE", result.problem)};
+    for (const Scratch& own : scratch_of(method, result.problem)) into.scratch.push_back(own);
     into.useful_flops = useful_flops(result.problem, method.backward);
   }
   result.verdict = options_.plan ? "not run (--plan)" : "not checked";
@@ -385,8 +310,7 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
     if (problem.on_tensor_cores) refuse_what_cannot_be_split(data_.inputs.spans(), problem);
     has_inputs_ = true;
   }
-  Run run(options, step_, device, progress_, data_, result);
-  run.allocate(scratch, has_backward());
+  Run run(options, step_, device, progress_, data_, result, scratch);
   if (device.kind() == DeviceKind::gpu) result.device_bytes_used = result.free_bytes - device.free_bytes();
   for (size_t n = 0; n < step_.methods.size(); ++n)
     if (result.methods[n].not_run.empty()) run.run_method(step_.methods[n], result.methods[n]);
@@ -405,7 +329,7 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
     result.verdict = "FAIL";
   }
   if (options.trace_row) {
-    const auto lse = std::find_if(run.outputs().begin(), run.outputs().end(), [](const Output& output) { return output.name == "lse"; });
+    const auto lse = std::find_if(run.outputs().begin(), run.outputs().end(), [](const Output& output) { return output.tensor == find_tensor("LSE"); });
     result.trace = trace_row(problem, data_.inputs.spans(), *options.trace_row, lse->values[static_cast<size_t>(*options.trace_row)]);
   }
   if (!options.save_dir.empty() && result.failures.empty()) save_outputs(options.save_dir, run.outputs(), result);

@@ -12,7 +12,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "common/harness/options.h"
+#include "common/base/text.h"
+
 
 namespace attention {
 

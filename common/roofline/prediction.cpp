@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "common/harness/options.h"
+#include "common/base/text.h"
+
 
 namespace attention {
 

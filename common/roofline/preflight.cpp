@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "build_info.h"
-#include "common/harness/options.h"
-#include "common/harness/report.h"
+
+#include "common/base/text.h"
 
 namespace attention {
 

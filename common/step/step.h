@@ -9,30 +9,31 @@
 #include <vector>
 
 #include "common/base/problem.h"
+#include "common/base/tensors.h"
 #include "common/traffic/cost.h"
 
 namespace attention {
 
 enum class DeviceKind { gpu, cpu };
 
-/// A buffer that a method needs beyond q, k, v, o and the gradients. Grows as N ("rows") or N^2 ("pairs").
+/// A buffer that a method needs beyond the tensors. Grows as N ("rows") or N^2 ("pairs").
 struct Scratch {
-  std::string name;   // "S", "P", "LSE", "delta", ...
+  std::string name;   // "S", "P", "delta", ...
   int64_t bytes = 0;
   bool quadratic = false;
 };
 
-/// [batch, heads, seqlen_q, seqlen_k] in the problem's dtype; [batch, heads, seqlen_q] in fp32.
-inline Scratch quadratic_scratch(const std::string& name, const Problem& p) { return {name, p.S() * bytes_per_element(p.dtype), true}; }
-inline Scratch row_scratch(const std::string& name, const Problem& p) { return {name, p.L() * 4, false}; }
+inline Scratch quadratic_scratch(const std::string& name, const Problem& p) { return {name, find_tensor(name)->bytes(p), true}; }
+inline Scratch row_scratch(const std::string& name, const Problem& p) { return {name, find_tensor(name)->bytes(p), false}; }
 
-/// Device addresses of a run. Shapes as in Problem; lse, delta [batch, heads, seqlen_q] in fp32.
+/// Device addresses of a run. Shapes and types as base/tensors.h has them.
 /// Every pointer is 256-byte aligned. A method reads only what it needs; the rest is null.
 struct Tensors {
   const void* q = nullptr;
   const void* k = nullptr;
   const void* v = nullptr;
   void* o = nullptr;
+  void* lse = nullptr;  // an output of the forward, which a backward reads
   const void* d_o = nullptr;
   void* dq = nullptr;
   void* dk = nullptr;
@@ -45,7 +46,7 @@ struct Tensors {
 struct Method {
   std::string name;
   bool backward = false;
-  std::function<std::vector<Scratch>(const Problem&)> scratch;
+  std::function<std::vector<Scratch>(const Problem&)> scratch;          // empty: none
   std::function<std::vector<KernelCost>(const Problem&)> cost;          // one entry per launch of `run`, in launch order
   std::function<void(const Problem&, const Tensors&)> prepare;          // may be empty; untimed and uncounted: what the forward pass would have saved (the standard backward's P)
   std::function<void(const Problem&, const Tensors&)> run;              // enqueues the launches; throws Unsupported or DeviceFailure
@@ -85,6 +86,9 @@ struct Step {
 
 /// The refusal of a step in 16-bit types.
 constexpr const char* kForHalfAlone = "is for fp16 and bf16 (--dtype fp16); step04 is the same algorithm in fp32";
+
+/// The method's scratch.
+inline std::vector<Scratch> scratch_of(const Method& method, const Problem& problem) { return method.scratch ? method.scratch(problem) : std::vector<Scratch>{}; }
 
 /// What step.refusal says, "" where it has nothing to refuse.
 inline std::string refusal(const Step& step, const Problem& problem) { return step.refusal ? step.refusal(problem) : ""; }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/tensors.h"
+
 namespace attention {
 
 namespace {
@@ -22,7 +24,10 @@ TensorBytes& entry(std::vector<TensorBytes>& bytes, const std::string& tensor) {
 }
 
 /// The statistics of a row stay in fp32 whatever the dtype of the tensors is.
-int64_t element_bytes(const Problem& p, const std::string& tensor) { return tensor == "LSE" || tensor == "delta" ? 4 : bytes_per_element(p.dtype); }
+int64_t element_bytes(const Problem& p, const std::string& tensor) {
+  const TensorInfo* known = find_tensor(tensor);
+  return bytes_per_element(known ? known->dtype(p) : p.dtype);
+}
 }  // namespace
 
 KernelCost& KernelCost::loads(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {

@@ -79,7 +79,7 @@ inline void forward(const Problem& p, const Tensors& t) {
   void *S = t.scratch("S"), *P = t.scratch("P");
   launch_product("scores", p, p.softmax_scale, {t.q, p.seqlen_q, p.head_dim}, {t.k, p.seqlen_k, p.head_dim}, true, S);
   if (p.causal) launch_mask(p, Target{S, "S"});
-  step02::launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.scratch("LSE"), "LSE"});
+  step02::launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.lse, "LSE"});
   launch_product("values", p, 1, {P, p.seqlen_q, p.seqlen_k}, {t.v, p.seqlen_k, p.head_dim}, false, t.o);
 }
 

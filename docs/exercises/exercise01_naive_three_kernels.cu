@@ -36,7 +36,7 @@ inline void forward(const Problem& p, const Tensors& t) {
   with_element(p, [&](auto element) {
     using E = decltype(element);
     launch("softmax", softmax<E>, ceil_div(p.L(), 128), 128, 0, all_pairs<E>(p, Source{S, "S"}), all_pairs<E>(p, Target{P, "P"}),
-           all_row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           all_row_scalars(p, Target{t.lse, "LSE"}));
   });
   launch_values("values", p, Source{P, "P"}, Source{t.v, "V"}, Target{t.o, "O"});
 }

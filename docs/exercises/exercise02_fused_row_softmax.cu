@@ -51,7 +51,7 @@ inline void launch_softmax(const Problem& p, Source S, Target P, Target LSE) {
 inline void forward(const Problem& p, const Tensors& t) {
   void *S = t.scratch("S"), *P = t.scratch("P");
   launch_scores("scores", p, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, Source{t.q, "Q"}, Source{t.k, "K"}, Target{S, "S"});
-  launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.scratch("LSE"), "LSE"});
+  launch_softmax(p, Source{S, "S"}, Target{P, "P"}, Target{t.lse, "LSE"});
   launch_values("values", p, Source{P, "P"}, Source{t.v, "V"}, Target{t.o, "O"});
 }
 

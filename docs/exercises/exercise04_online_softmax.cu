@@ -7,7 +7,7 @@
 
 namespace attention::ATTN_DEVICE::exercise04 {
 
-using step04::Sram, step04::scratch, step04::cost, step04::tiles;
+using step04::Sram, step04::cost, step04::tiles;
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
 template <class T>
@@ -65,7 +65,7 @@ inline void forward(const Problem& p, const Tensors& t) {
     using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
            Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
-           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
 
@@ -73,7 +73,7 @@ inline Step step() {
   return {.id = "exercise04", .title = "online softmax", .idea = "step04 with the running maximum and sum left to you",
           .chapter = "docs/exercises/README.md", .tiles = tiles, .largest_head_dim = 64,
           .if_wrong = "fill in the TODOs of docs/exercises/exercise04_online_softmax.cu; docs/exercises/README.md says what each one asks for",
-          .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
+          .methods = {{.name = "forward", .cost = cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::exercise04

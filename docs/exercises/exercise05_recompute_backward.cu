@@ -106,7 +106,7 @@ inline void recompute_backward(const Problem& p, const Tensors& t) {
     const Mask mask{p.seqlen_q, p.seqlen_k, p.causal};
     const auto Q = query_rows<E>(p, Source{t.q, "Q"}), dO = query_rows<E>(p, Source{t.d_o, "dO"});
     const auto K = key_rows<E>(p, Source{t.k, "K"}), V = key_rows<E>(p, Source{t.v, "V"});
-    const auto LSE = row_scalars(p, Source{t.scratch("LSE"), "LSE"}), delta = row_scalars(p, Source{t.scratch("delta"), "delta"});
+    const auto LSE = row_scalars(p, Source{t.lse, "LSE"}), delta = row_scalars(p, Source{t.scratch("delta"), "delta"});
 
     launch("delta", delta_of_rows<E>, ceil_div(p.L(), 4), 128, 0, all_query_rows<E>(p, Source{t.o, "O"}), all_query_rows<E>(p, Source{t.d_o, "dO"}),
            all_row_scalars(p, Target{t.scratch("delta"), "delta"}));
@@ -121,7 +121,7 @@ inline Step step() {
   return {.id = "exercise05", .title = "recompute backward", .idea = "step05 with P and dS left to you",
           .chapter = "docs/exercises/README.md", .tiles = tiles, .largest_head_dim = 64,
           .if_wrong = "fill in the TODOs of docs/exercises/exercise05_recompute_backward.cu; docs/exercises/README.md says what each one asks for",
-          .methods = {{.name = "forward", .scratch = step04::scratch, .cost = forward_cost, .run = forward},
+          .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
                       {.name = "recompute backward", .backward = true, .scratch = recompute_scratch, .cost = recompute_cost, .prepare = forward, .run = recompute_backward}}};
 }
 

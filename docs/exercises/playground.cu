@@ -57,11 +57,9 @@ inline void forward(const Problem& p, const Tensors& t) {
     using E = decltype(element);
     launch("attention", attention<E>, ceil_div(p.L(), kThreads), kThreads, 0, Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
            query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}),
-           all_row_scalars(p, Target{t.scratch("LSE"), "LSE"}));
+           all_row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
-
-inline std::vector<Scratch> scratch(const Problem& p) { return {row_scratch("LSE", p)}; }
 
 /// K and V are asked for once per query row, as far as it sees them: blocks of 1 row, tiles of 1 key. Two products: scores, P V.
 inline std::vector<KernelCost> cost(const Problem& p) {
@@ -75,7 +73,7 @@ inline std::vector<TileChoice> tiles(const Problem&) { return {{{kThreads, kKeys
 
 inline Step step() {
   return {.id = "playground", .title = "your own kernel", .idea = "a thread owns a query row; replace it by your own idea", .chapter = "docs/playground.md",
-          .tiles = tiles, .largest_head_dim = kHeadDim, .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
+          .tiles = tiles, .largest_head_dim = kHeadDim, .methods = {{.name = "forward", .cost = cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::playground

@@ -86,11 +86,6 @@ class CpuDevice : public Device {
 
 }  // namespace
 
-ExecutorOptions& executor_options() {
-  static ExecutorOptions options;
-  return options;
-}
-
 std::unique_ptr<Device> open_cpu(ExecutorOptions options) {
   executor_options() = options;
   executor::sram_limit();  // a bad ATTN_SMEM_LIMIT is found here rather than at the first launch

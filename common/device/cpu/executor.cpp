@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "common/device/cpu/worker.h"
-#include "common/harness/memory.h"
 
 namespace attention::executor {
 

@@ -7,7 +7,6 @@
 #include "common/device/device_api.h"
 #include "common/device/gpu/cuda_check.h"
 #include "common/device/gpu/launch_log.h"
-#include "common/harness/memory.h"
 #include "common/traffic/measure.h"
 
 namespace attention {
