@@ -74,7 +74,7 @@ inline Case read_golden(const std::string& name) {
 }
 
 inline const std::vector<std::string>& golden_cases() {
-  static const std::vector<std::string> names = {"one_token", "ragged_causal", "ragged_d40", "short_query", "empty_rows", "rising_scores", "large_scores"};
+  static const std::vector<std::string> names = {"one_token", "ragged_causal", "ragged_d40", "short_query", "empty_rows", "rising_scores", "large_scores", "trained_head"};
   return names;
 }
 inline const std::vector<std::string>& half_golden_cases() {  // with float16 inputs

@@ -30,7 +30,7 @@ __device__ __forceinline__ float magnitude_of_columns(const SramTile<float, Tile
 /// others; every term added behind one of them would round as if it were as large. docs/exactness.md)
 template <int Rows, int Cols, int Lanes, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
-  constexpr int kRows = s.kRows, kCols = s.kCols, kPiece = 64, kGroups = D / 4 < 32 ? D / 4 : 32, kGroup = D / kGroups;
+  constexpr int kRows = Rows * Lanes / 32, kCols = Cols / Lanes, kPiece = 64, kGroups = D / 4 < 32 ? D / 4 : 32, kGroup = D / kGroups;
   static_assert(BRows == Cols && D % kPiece == 0 && kPiece % kGroup == 0);
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Cols);
   const auto order = order_of_lanes<kGroups>(magnitude_of_columns<Rows, kGroups>(a, s.row(0) - threadIdx.x % 32 / Lanes) * magnitude_of_columns<BRows, kGroups>(b, 0));

@@ -216,21 +216,25 @@ inline float exp2_or_zero(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 using Vector4 = float __attribute__((vector_size(16), may_alias));
 using Unaligned4 = float __attribute__((vector_size(16), may_alias, aligned(4)));
 
+template <int N>
+struct VectorOf {
+  typedef float type __attribute__((vector_size(4 * N)));
+};
 /// Four neighbouring columns of N rows, and the sums of their products with four numbers y: N sums of four terms each, in the order of
 /// the columns. (Kept by column, so that the N sums are one vector.)
 template <int N>
 struct FourColumns {
-  using Rows = float __attribute__((vector_size(4 * N), may_alias, aligned(4)));
-  Rows column[4];
+  typename VectorOf<N>::type column[4];
   __forceinline__ void load(int row, const float* four) {
     for (int c = 0; c < 4; ++c) column[c][row] = four[c];
   }
 };
 template <int N>
 __forceinline__ void multiply_add(float (&sums)[N], const FourColumns<N>& x, const float4& y) {
-  using Rows = typename FourColumns<N>::Rows;
-  Rows& sum = reinterpret_cast<Rows&>(sums);
+  typename VectorOf<N>::type sum;
+  __builtin_memcpy(&sum, sums, sizeof sum);
   sum = x.column[3] * y.w + (x.column[2] * y.z + (x.column[1] * y.y + (x.column[0] * y.x + sum)));
+  __builtin_memcpy(sums, &sum, sizeof sum);
 }
 __forceinline__ void multiply_add(float (&acc)[4], float a, const float4& b) {
   Unaligned4& sum = reinterpret_cast<Unaligned4&>(acc);
