@@ -90,4 +90,7 @@ void measure_peaks(Measurement& m, DeviceFigures& f);
 /// R, FLOP per second of products of tiles in SRAM: tile_products and split_products.
 void measure_tile_products(Measurement& m, DeviceFigures& f);
 
+/// FLOP per second of Hopper's warpgroup products of tiles in SRAM: wgmma_fp16 and wgmma_bf16. Elsewhere there are none.
+void measure_warpgroup_products(Measurement& m, DeviceFigures& f);
+
 }  // namespace attention::ATTN_DEVICE::step00

@@ -5,7 +5,7 @@
 // per second the SM makes of them, decides all that follows. Each kernel below does one thing only, and is timed.
 //
 //      HBM ──BW──▶ L2 ────▶ SRAM ────▶ registers ──R──▶ products
-//      read_memory, copy_memory  read_sram        multiply_fp32, multiply_tensor_cores, multiply_tiles (step00_products.cu)
+//      read_memory, copy_memory  read_sram        multiply_fp32, multiply_tensor_cores, multiply_tiles (step00_products.cu), multiply_warpgroups
 //
 //   make step00 && ./step00
 #include <algorithm>
@@ -136,6 +136,7 @@ DeviceFigures measure(const std::function<void(const std::string&)>& stage) {
   measure_peaks(m, f);
   stage("step00: tile products");
   measure_tile_products(m, f);
+  measure_warpgroup_products(m, f);
   stage("step00: launches");
   measure_launches(m, f);
   return f;

@@ -13,6 +13,7 @@
 #include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
+#include "common/tile/softmax.h"
 #include "common/tile/view.h"
 
 namespace attention::ATTN_DEVICE::step01 {
@@ -25,15 +26,18 @@ struct ScoresSram {
 
 /// S = softmax_scale Q K^T, -inf where the query does not see the key. A block owns Br queries and loops over the key tiles.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-scores(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::Out S) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) scores(
+    Mask mask,
+    float softmax_scale,
+    typename T::In Q,     // [heads, seqlen_q, head_dim]
+    typename T::In K,     // [heads, seqlen_k, head_dim]
+    typename T::Out S) {  // [heads, seqlen_q, seqlen_k]
   auto& sram = dynamic_sram<ScoresSram<T>>();
-  const int64_t query_tiles = ceil_div(mask.seqlen_q, T::kBr);
-  const int64_t head = blockIdx.x / query_tiles, q0 = blockIdx.x % query_tiles * T::kBr;
+  const auto [head, q0] = mask.place_of_block(T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   load_tile<T::kThreads>(sram.q, Q.head(head), q0);
-  for (int64_t k0 = 0; k0 < mask.seqlen_k; k0 += T::kBc) {
+  for (int k0 = 0; k0 < mask.seqlen_k; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last key tile
     load_tile<T::kThreads>(sram.k, K.head(head), k0);
     __syncthreads();  // the tiles are complete
@@ -48,13 +52,16 @@ scores(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typen
 
 /// P = softmax of each row of S, LSE = the row's log sum of exponentials. One thread owns a row.
 template <class E>
-__global__ void softmax(Global<const E> S, Global<E> P, Global<float> LSE) {
+__global__ void softmax(
+    Global<const E> S,    // [1, rows, seqlen_k]: the rows of all heads
+    Global<E> P,          // [1, rows, seqlen_k]
+    Global<float> LSE) {  // [1, 1, rows]
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= S.rows) return;
 
   float m = -INFINITY;
   for (int64_t j = 0; j < S.cols; ++j) m = fmaxf(m, S.load(row, j));
-  const float base = m == -INFINITY ? 0 : m;  // a row that sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+  const float base = finite(m);
 
   float l = 0;
   for (int64_t j0 = 0; j0 < S.cols; j0 += 64) {  // in pieces of 64: one chain of thousands of additions fails 1e-6
@@ -76,15 +83,16 @@ struct ValuesSram {
 
 /// O = P V. A block owns Br queries and loops over the key tiles.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-values(typename T::In P, typename T::In V, typename T::Out O) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) values(
+    typename T::In P,     // [heads, seqlen_q, seqlen_k]
+    typename T::In V,     // [heads, seqlen_k, head_dim]
+    typename T::Out O) {  // [heads, seqlen_q, head_dim]
   auto& sram = dynamic_sram<ValuesSram<T>>();
-  const int64_t query_tiles = ceil_div(P.rows, T::kBr);
-  const int64_t head = blockIdx.x / query_tiles, q0 = blockIdx.x % query_tiles * T::kBr;
+  const auto [head, q0] = Order::of_grid(ceil_div(P.rows, T::kBr)).queries(blockIdx.x, T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   typename T::Output o(warp_row0);
-  for (int64_t k0 = 0; k0 < P.cols; k0 += T::kBc) {
+  for (int k0 = 0; k0 < P.cols; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last tiles
     load_tile<T::kThreads>(sram.p, P.head(head), q0, k0);
     load_tile<T::kThreads>(sram.v, V.head(head), k0);

@@ -48,7 +48,7 @@ __global__ void softmax(Global<const E> S, Global<E> P, Global<float> LSE) {
     m = fmaxf(m, x);
   }
   m = row_max(m, sram.max);
-  const float base = m == -INFINITY ? 0 : m;  // a row that sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+  const float base = finite(m);
 
   float l = 0;  // a sum in pieces: each thread its own columns, then the warps, then the block
   for (int64_t j = threadIdx.x; j < S.cols; j += kSoftmaxThreads) l += expf(s(j) - base);

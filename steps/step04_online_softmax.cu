@@ -13,6 +13,7 @@
 #include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
+#include "common/tile/softmax.h"
 #include "common/tile/view.h"
 
 namespace attention::ATTN_DEVICE::step04 {
@@ -26,12 +27,18 @@ struct Sram {
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::Out O, Global<float> LSE) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
+    Mask mask,
+    float softmax_scale,
+    typename T::In Q,     // [heads, seqlen_q, head_dim]
+    typename T::In K,     // [heads, seqlen_k, head_dim]
+    typename T::In V,     // [heads, seqlen_k, head_dim]
+    typename T::Out O,    // [heads, seqlen_q, head_dim]
+    Global<float> LSE) {  // [heads, 1, seqlen_q]
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
-  const int64_t keys_end = mask.keys_end(q0 + T::kBr);
+  const int keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
 
@@ -40,7 +47,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
   float m[Scores::kRows], l[Scores::kRows];
   ATTN_UNROLL for (int i = 0; i < Scores::kRows; ++i) m[i] = -INFINITY, l[i] = 0;
 
-  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
+  for (int k0 = 0; k0 < keys_end; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last tiles
     load_tile<T::kThreads>({&sram.k, &sram.v}, {K.head(head), V.head(head)}, k0);
     __syncthreads();  // the tiles are complete
@@ -54,7 +61,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     }
     row_max<Scores>(m_new);
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
-      const float base = m_new[i] == -INFINITY ? 0 : m_new[i];  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
+      const float base = finite(m_new[i]);
       const float alpha = exp2_or_zero(scale * (m[i] - base));
       if (m_new[i] > m[i])  // alpha is 1 where the maximum stays, in most tiles
         ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= alpha;
@@ -66,14 +73,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
     multiply_ab(o, s, sram.p, sram.v);
   }
 
-  row_sum<Scores>(l);
-  ATTN_UNROLL for (int i = 0; i < Scores::kRows; ++i) {
-    const int64_t row = q0 + o.row(i);
-    const float inverse = l[i] > 0 ? 1 / l[i] : 0;
-    ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
-    if (o.first_lane_of_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * m[i] + logf(l[i]));
-  }
-  store_tile(O.head(head), o, q0);
+  store_o_and_lse(o, m, l, softmax_scale, O.head(head), LSE.head(head), q0);
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
@@ -81,8 +81,9 @@ inline void forward(const Problem& p, const Tensors& t) {
     using T = decltype(tile);
     using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
-           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
+           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
+           query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}),
+           query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
 

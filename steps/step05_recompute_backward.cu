@@ -21,7 +21,10 @@ namespace attention::ATTN_DEVICE::step05 {
 
 /// delta_i = sum over d of O_id dO_id, which is the row sum of P ∘ dP (FlashAttention-2, section 3.1). A warp owns a row.
 template <class E>
-__global__ void delta_of_rows(Global<const E> O, Global<const E> dO, Global<float> delta) {
+__global__ void delta_of_rows(
+    Global<const E> O,      // [1, rows, head_dim]: the rows of all heads
+    Global<const E> dO,     // [1, rows, head_dim]
+    Global<float> delta) {  // [1, 1, rows]
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
   if (row >= O.rows) return;
   float sum[1] = {0};
@@ -40,19 +43,26 @@ struct KeysSram {
 
 /// dK and dV. A block owns Br keys, so everything is transposed: S^T = K Q^T, rows are keys and columns queries.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-keys_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::In dO,
-              Global<const float> LSE, Global<const float> delta, typename T::Out dK, typename T::Out dV) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) keys_backward(
+    Mask mask,
+    float softmax_scale,
+    typename T::In Q,           // [heads, seqlen_q, head_dim]
+    typename T::In K,           // [heads, seqlen_k, head_dim]
+    typename T::In V,           // [heads, seqlen_k, head_dim]
+    typename T::In dO,          // [heads, seqlen_q, head_dim]
+    Global<const float> LSE,    // [heads, 1, seqlen_q]
+    Global<const float> delta,  // [heads, 1, seqlen_q]
+    typename T::Out dK,         // [heads, seqlen_k, head_dim]
+    typename T::Out dV) {       // [heads, seqlen_k, head_dim]
   auto& sram = dynamic_sram<KeysSram<T>>();
-  const int64_t key_tiles = ceil_div(mask.seqlen_k, T::kBr);
-  const int64_t head = blockIdx.x / key_tiles, k0 = blockIdx.x % key_tiles * T::kBr;
+  const auto [head, k0] = mask.place_of_keys(T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   load_tile<T::kThreads>(sram.k, K.head(head), k0);
   load_tile<T::kThreads>(sram.v, V.head(head), k0);
   typename T::Output dk(warp_row0), dv(warp_row0);
 
-  for (int64_t q0 = mask.queries_begin(k0) / T::kBc * T::kBc; q0 < mask.seqlen_q; q0 += T::kBc) {
+  for (int q0 = mask.queries_begin(k0) / T::kBc * T::kBc; q0 < mask.seqlen_q; q0 += T::kBc) {
     __syncthreads();  // every warp is done with the last query tile
     load_tile<T::kThreads>({&sram.q, &sram.d_o}, {Q.head(head), dO.head(head)}, q0);
     load_tile<T::kThreads>({&sram.lse, &sram.delta}, {LSE.head(head), delta.head(head)}, 0, q0);
@@ -88,12 +98,19 @@ struct QueriesSram {
 
 /// dQ. A block owns Br queries and loops over the key tiles they see.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::In dO,
-                 Global<const float> LSE, Global<const float> delta, typename T::Out dQ) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) queries_backward(
+    Mask mask,
+    float softmax_scale,
+    typename T::In Q,           // [heads, seqlen_q, head_dim]
+    typename T::In K,           // [heads, seqlen_k, head_dim]
+    typename T::In V,           // [heads, seqlen_k, head_dim]
+    typename T::In dO,          // [heads, seqlen_q, head_dim]
+    Global<const float> LSE,    // [heads, 1, seqlen_q]
+    Global<const float> delta,  // [heads, 1, seqlen_q]
+    typename T::Out dQ) {       // [heads, seqlen_q, head_dim]
   auto& sram = dynamic_sram<QueriesSram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
-  const int64_t keys_end = mask.keys_end(q0 + T::kBr);
+  const int keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   load_tile<T::kThreads>(sram.q, Q.head(head), q0);
@@ -102,7 +119,7 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
   load_tile<T::kThreads>(sram.delta, delta.head(head), 0, q0);
   typename T::Output dq(warp_row0);
 
-  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
+  for (int k0 = 0; k0 < keys_end; k0 += T::kBc) {
     __syncthreads();  // every warp is done with the last key tile
     load_tile<T::kThreads>({&sram.k, &sram.v}, {K.head(head), V.head(head)}, k0);
     __syncthreads();  // the tiles are complete
@@ -113,7 +130,7 @@ queries_backward(Mask mask, float softmax_scale, typename T::In Q, typename T::I
     multiply_abt(ds, sram.d_o, sram.v);
     ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
       const float lse = sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
-      const float base = lse == -INFINITY ? 0 : lse;  // sees no key: 2^(-inf - 0) = 0, where -inf - -inf would be NaN
+      const float base = finite(lse);
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
         ds(i, j) = softmax_scale * exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - base)) * (ds(i, j) - row_delta);
     }

@@ -18,15 +18,16 @@ struct TransposedSram {
 
 /// dV = P^T dO (and dK = dS^T Q). A block owns Br keys and loops over the query tiles, of which it loads P transposed.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-transposed_values(typename T::In P, typename T::In dO, typename T::Out dV) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) transposed_values(
+    typename T::In P,      // [heads, seqlen_q, seqlen_k]
+    typename T::In dO,     // [heads, seqlen_q, head_dim]
+    typename T::Out dV) {  // [heads, seqlen_k, head_dim]
   auto& sram = dynamic_sram<TransposedSram<T>>();
-  const int64_t key_tiles = ceil_div(P.cols, T::kBr);
-  const int64_t head = blockIdx.x / key_tiles, k0 = blockIdx.x % key_tiles * T::kBr;
+  const auto [head, k0] = Order::of_grid(ceil_div(P.cols, T::kBr)).keys(blockIdx.x, T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   typename T::Output dv(warp_row0);
-  for (int64_t q0 = 0; q0 < P.rows; q0 += T::kBc) {
+  for (int q0 = 0; q0 < P.rows; q0 += T::kBc) {
     __syncthreads();  // every warp is done with the last tiles
     load_tile<T::kThreads, transposed>(sram.p, P.head(head), q0, k0);
     load_tile<T::kThreads>(sram.d_o, dO.head(head), q0);

@@ -14,6 +14,7 @@
 #include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
+#include "common/tile/softmax.h"
 #include "common/tile/view.h"
 
 namespace attention::ATTN_DEVICE::step06 {
@@ -29,14 +30,20 @@ constexpr float kMostBehind = 8;  // weights may grow to 2^8 before m follows: f
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, typename T::In V, typename T::Out O, Global<float> LSE) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
+    Mask mask,
+    float softmax_scale,
+    typename T::In Q,     // [heads, seqlen_q, head_dim]
+    typename T::In K,     // [heads, seqlen_k, head_dim]
+    typename T::In V,     // [heads, seqlen_k, head_dim]
+    typename T::Out O,    // [heads, seqlen_q, head_dim]
+    Global<float> LSE) {  // [heads, 1, seqlen_q]
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
-  const int64_t keys_end = mask.keys_end(q0 + T::kBr);
+  const int keys_end = mask.keys_end(q0 + T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
-  const int64_t all_see = mask.keys_end(q0 + warp_row0 + 1);  // keys before this one are seen by every row of the warp
+  const int all_see = mask.keys_end(q0 + warp_row0 + 1);  // keys before this one are seen by every row of the warp
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
   const float slack = kMostBehind / scale;
 
@@ -47,7 +54,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
   float m[Scores::kRows], l[Scores::kRows];
   ATTN_UNROLL for (int i = 0; i < Scores::kRows; ++i) m[i] = -INFINITY, l[i] = 0;
 
-  for (int64_t k0 = 0; k0 < keys_end; k0 += T::kBc) {
+  for (int k0 = 0; k0 < keys_end; k0 += T::kBc) {
     wait_copies<0>();
     __syncthreads();  // K is complete (and Q), and every warp is done with the last V
     load_tile_async<T::kThreads>(sram.v, V.head(head), k0);
@@ -90,14 +97,7 @@ attention(Mask mask, float softmax_scale, typename T::In Q, typename T::In K, ty
   }
   wait_copies<0>();  // Q, where no key is seen: a block must not end while its copies travel
 
-  row_sum<Scores>(l);
-  ATTN_UNROLL for (int i = 0; i < Scores::kRows; ++i) {
-    const int64_t row = q0 + o.row(i);
-    const float inverse = l[i] > 0 ? 1 / l[i] : 0;
-    ATTN_UNROLL for (int j = 0; j < o.kCols; ++j) o(i, j) *= inverse;
-    if (o.first_lane_of_row() && row < mask.seqlen_q) LSE.head(head).store(0, row, softmax_scale * finite(m[i]) + logf(l[i]));
-  }
-  store_tile(O.head(head), o, q0);
+  store_o_and_lse(o, m, l, softmax_scale, O.head(head), LSE.head(head), q0);
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
@@ -105,8 +105,9 @@ inline void forward(const Problem& p, const Tensors& t) {
     using T = decltype(tile);
     using E = typename T::Element;
     launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
-           key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
+           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
+           query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}),
+           query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
 
@@ -126,8 +127,6 @@ inline std::string refusal(const Problem& p) {
   if (p.compute_capability != 0 && p.compute_capability < 80)
     return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " + capability_name(p.compute_capability) +
            "; step04 is the same algorithm without that";
-  constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1;  // load_tile_async counts rows in 32 bits
-  if (p.seqlen_k > kMostKeys) return "takes up to " + std::to_string(kMostKeys) + " keys, not " + std::to_string(p.seqlen_k) + "; step04 takes any number";
   if (p.head_dim % 8 != 0) return "takes head_dim 8, 16, 24 and so on to 256, not " + std::to_string(p.head_dim) + ": a copy is 16 bytes of one row; step04 takes any";
   return "";
 }

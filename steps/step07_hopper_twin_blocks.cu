@@ -27,14 +27,20 @@ struct Sram {
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, a warpgroup of it 64, and loops over the key tiles they see.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-attention(TileMask mask, Order order, float softmax_scale, const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
-          const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O, Global<float> LSE) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
+    Mask mask,
+    Order order,
+    float softmax_scale,
+    const __grid_constant__ TensorMap Q,  // [heads, seqlen_q, head_dim]
+    const __grid_constant__ TensorMap K,  // [heads, seqlen_k, head_dim]
+    const __grid_constant__ TensorMap V,  // [heads, seqlen_k, head_dim]
+    const __grid_constant__ TensorMap O,  // [heads, seqlen_q, head_dim]
+    Global<float> LSE) {                  // [heads, 1, seqlen_q]
   using E = typename T::Element;
   static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <= 228 * 1024);  // of an SM; 1024 bytes of each block are the system's
   auto& sram = aligned_sram<Sram<T>>();
-  const auto [head, query_tile] = order.place(blockIdx.x);
-  const int q0 = query_tile * T::kBr, tiles = mask.key_tiles(q0 + T::kBr, T::kBc);
+  const auto [head, q0] = order.queries(blockIdx.x, T::kBr);
+  const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
   const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
   const bool leader = threadIdx.x == 0;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
@@ -71,7 +77,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
     wait_products<0>();
     fence_registers(s);
 
-    mask.apply(s, q0 + warp_row, j * T::kBc);
+    apply_mask(mask, s, q0 + warp_row, j * T::kBc);
     update_maxima(s, m, l, alpha, shift, by, scale);
     scale_rows(o, alpha);
     exponentiate(s, shift, by, l);
@@ -99,7 +105,7 @@ inline void forward(const Problem& p, const Tensors& t) {
   with_tile(p, Tiles{}, [&](auto tile) {
     using T = decltype(tile);
     const TensorMaps maps = tensor_maps<T>(p, t);
-    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>), tile_mask(p), order_of(p, T::kBr), p.softmax_scale,
+    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>), Mask{p.seqlen_q, p.seqlen_k, p.causal}, order_of(p, T::kBr), p.softmax_scale,
            maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.lse, "LSE"}));
   });
 }

@@ -40,9 +40,16 @@ struct Sram {
 
 /// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, each of its consumer warpgroups 64; a tile's number says which.
 template <class T, bool Persistent, bool Pingpong, bool Overlap>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-attention(TileMask mask, Order order, float softmax_scale, const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
-          const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O, Global<float> LSE, unsigned* taken) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
+    Mask mask,
+    Order order,
+    float softmax_scale,
+    const __grid_constant__ TensorMap Q,  // [heads, seqlen_q, head_dim]
+    const __grid_constant__ TensorMap K,  // [heads, seqlen_k, head_dim]
+    const __grid_constant__ TensorMap V,  // [heads, seqlen_k, head_dim]
+    const __grid_constant__ TensorMap O,  // [heads, seqlen_q, head_dim]
+    Global<float> LSE,                    // [heads, 1, seqlen_q]
+    unsigned* taken) {                    // [1]: tiles that blocks have taken beyond their first
   using E = typename T::Element;
   constexpr int kConsumers = T::kBr / 64, kProducerRegisters = 24, kConsumerRegisters = kConsumers == 2 ? 240 : 160;
   constexpr int kLaunchRegisters = 65536 / T::kThreads / 8 * 8;  // of a thread; those of an SM are 65536
@@ -50,7 +57,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * kLaunchRegisters);  // else setmaxnreg waits for ever
   static_assert(sizeof(Sram<T, Persistent>) <= 227 * 1024);
   auto& sram = aligned_sram<Sram<T, Persistent>>();
-  const int total = order.query_tiles * order.heads;
+  const int total = order.tiles * order.heads;
   const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {  // a place is full when its bytes have come, and empty when each warp that computes has said so
     sram.q_full.init(1), sram.q_empty.init(4 * kConsumers);
@@ -71,8 +78,8 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
           sram.q_full.arrive();
           break;
         }
-        const auto [head, query_tile] = order.place(tile);
-        const int q0 = query_tile * T::kBr, tiles = mask.key_tiles(q0 + T::kBr, T::kBc);
+        const auto [head, q0] = order.queries(tile, T::kBr);
+        const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
         copy_tile(sram.q(), Q, q0, head, sram.q_full);
         for (int j = 0; j < tiles; ++j, ring.next()) {
           sram.k_empty[ring.stage].wait(ring.parity ^ 1);
@@ -96,8 +103,8 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
       sram.q_full.wait(round & 1);
       const int tile = sram.tile;
       if (tile < 0) break;
-      const auto [head, query_tile] = order.place(tile);
-      const int q0 = query_tile * T::kBr, tiles = mask.key_tiles(q0 + T::kBr, T::kBc);
+      const auto [head, q0] = order.queries(tile, T::kBr);
+      const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
 
       // The first tile's scores and the last tile's P V stand outside of the loop. One loop with `if (j > 0)` would make ptxas run its
       // products one by one.
@@ -110,7 +117,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
       fence_registers(s);
       if (first_lane) sram.k_empty[k_ring.stage].arrive();
       k_ring.next();
-      mask.apply(s, q0 + warp_row, 0);
+      apply_mask(mask, s, q0 + warp_row, 0);
       online_softmax<kChains<T>>(s, m, l, alpha, scale);
       pack_weights<E>(p, s);
       sram.v_full[v_ring.stage].wait(v_ring.parity);
@@ -134,7 +141,7 @@ attention(TileMask mask, Order order, float softmax_scale, const __grid_constant
           fence_registers(p);
           if (first_lane) v_done.arrive();
         }
-        mask.apply(s, q0 + warp_row, j * T::kBc);
+        apply_mask(mask, s, q0 + warp_row, j * T::kBc);
         online_softmax<kChains<T>>(s, m, l, alpha, scale);
         fence_registers(s);
         // These weights' V is waited for here, between the softmax and the wait for the last P V: without a loop between the two
@@ -187,7 +194,7 @@ inline void forward(const Problem& p, const Tensors& t) {
       constexpr bool P = decltype(persistent)::value;
       constexpr bool Turns = kPingpong<T>;
       const auto kernel = pingpong ? (overlap ? attention<T, P, Turns, true> : attention<T, P, Turns, false>) : (overlap ? attention<T, P, false, true> : attention<T, P, false, false>);
-      launch("attention", kernel, blocks, T::kThreads, sizeof(Sram<T, P>), tile_mask(p), order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o,
+      launch("attention", kernel, blocks, T::kThreads, sizeof(Sram<T, P>), Mask{p.seqlen_q, p.seqlen_k, p.causal}, order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o,
              row_scalars(p, Target{t.lse, "LSE"}), taken);
     };
     if (p.leaves_out("persistent")) return launch_with(std::false_type{}, query_tiles, nullptr);

@@ -64,7 +64,11 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --seqlen 1.5", 2, "not a whole number");
   refuses("step04 --seqlen 4k", 2, "not a whole number");
   refuses("step04 --seqlen 99999999999999999999999", 2, "64 bits");
-  refuses("step04 --seqlen 4000000000", 2, "64 bits");
+  refuses("step04 --seqlen 4000000000", 2, "at most 2147479552 queries or keys");
+  for (const char* step : {"step01", "step02", "step03", "step04", "step05", "step06"}) {  // positions have 32 bits
+    refuses(std::string(step) + " --plan --heads 1 --seqlen-q 1 --seqlen-k 2147483648", 2, "at most 2147479552 queries or keys");
+    refuses(std::string(step) + " --plan --heads 1 --seqlen-q 2147483648 --seqlen-k 1", 2, "at most 2147479552 queries or keys");
+  }
   refuses("step04 --batch 4000000000 --heads 4000000000", 2, "64 bits");
   refuses("step04 --no-such-flag", 2, "--no-such-flag");
   refuses("step04 --no-pingpong", 2, "--no-pingpong");  // step08's own

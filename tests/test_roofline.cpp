@@ -44,6 +44,7 @@ DeviceFigures made_up_gpu() {
   f.working_sets = {{1 << 20, 9.5e12}, {1 << 30, 4.1e12}};
   f.ffma_fp32 = 6e13;
   f.mma_fp16 = 6e14;
+  f.wgmma_fp16 = 8e14;
   f.tile_products = {{Dtype::fp32, 64, {128, 64}, 2, 5e13}, {Dtype::fp32, 128, {128, 64}, 1, 4e13}};
   f.split_products = {{Dtype::fp32, 64, {128, 64}, 2, 1.2e14}};
   f.launch_spacing_us = 2;
@@ -140,6 +141,21 @@ TEST_CASE("R is that of the smallest tile that holds the row, less the padding")
   CHECK_FALSE(f.product_rate(of(Dtype::fp32, 128, true)));
 }
 
+TEST_CASE("a step of warpgroup products is predicted from their rate") {
+  DeviceFigures f = made_up_gpu();
+  f.tile_products.push_back({Dtype::fp16, 128, {128, 64}, 2, 6e14});
+  Problem p = problem(16, 4096, 128);
+  p.dtype = Dtype::fp16;
+  const std::vector<KernelCost> mma = {KernelCost("attention", p).multiplies(visits_all(4096, 4096, 128, 64), 2)};
+  const std::vector<KernelCost> wgmma = {KernelCost("attention", p).multiplies(visits_all(4096, 4096, 128, 64), 2).by_warpgroups()};
+  CHECK(predict(mma, p, {f, ""}).prediction->flops_ms == Approx(4.0 * 4096 * 4096 * 128 * 16 / 6e14 * 1e3));
+  CHECK(predict(wgmma, p, {f, ""}).prediction->flops_ms == Approx(4.0 * 4096 * 4096 * 128 * 16 / 8e14 * 1e3));
+  f.wgmma_fp16.reset();  // a file of an older step00
+  CHECK(has(predict(wgmma, p, {f, ""}).reason, "no warpgroup product rate for fp16"));
+  CHECK_FALSE(made_up_gpu().product_rate(of(Dtype::fp32, 64), true));
+  CHECK_FALSE(made_up_gpu().product_rate(of(Dtype::bf16, 64), true));
+}
+
 TEST_CASE("no prediction says why") {
   const Problem p = problem(1, 64, 256);
   const std::vector<KernelCost> kernels = {KernelCost("attention", p).loads("Q", 1, 1)};
@@ -185,6 +201,8 @@ TEST_CASE("figures survive their file") {
   const DeviceFigures f = made_up_gpu(), read = parse_figures(step00_json(&f, "", {}));
   CHECK(figures_json(read) == figures_json(f));
   CHECK_FALSE(read.mma_bf16);
+  CHECK(*read.wgmma_fp16 == 8e14);
+  CHECK(has(figures_text(f), "bf16 wgmma, tiles in SRAM           n/a (needs Hopper, 9.0)"));
   CHECK(*read.hbm_peak == 4.8e12);
   CHECK(read.tile_products.size() == 2);
   CHECK(read.split_products.size() == 1);
@@ -192,7 +210,9 @@ TEST_CASE("figures survive their file") {
   CHECK(Json::parse(figures_json(f))["R"].get<std::string>().find("tile_products") == 0);
   Json older = Json::parse(figures_json(f));
   older.erase("split_tile_products");
+  older["flops_per_second"].erase("wgmma_fp16");
   CHECK(parse_figures(older.dump()).split_products.empty());
+  CHECK_FALSE(parse_figures(older.dump()).wgmma_fp16);
 }
 
 TEST_CASE("the file lies in the cache folder, named after the GPU") {

@@ -12,6 +12,9 @@ enum class Dtype { fp32, fp16, bf16 };
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/// Queries or keys of a head, at most: every position, also of a tile that begins within and ends past the last, then fits 32 bits.
+constexpr int64_t kMostTokens = (int64_t{1} << 31) - (int64_t{1} << 12);
+
 /// "8.0" for a compute capability of 80.
 inline std::string capability_name(int compute_capability) { return std::to_string(compute_capability / 10) + "." + std::to_string(compute_capability % 10); }
 

@@ -25,13 +25,14 @@ ChosenDevice choose_device(const Options& options) {
 }
 
 namespace {
-/// Throws BadArguments unless the largest figure of the report, FLOPs or bytes, stays under 2^63.
+/// Throws BadArguments unless positions fit 32 bits, and the largest figure of the report, FLOPs or bytes, 63.
 void refuse_overflow(const Problem& p) {
+  if (const int64_t longest = std::max(p.seqlen_q, p.seqlen_k); longest > kMostTokens)
+    throw BadArguments(fmt::format("seqlen {}: a head has at most {} queries or keys", longest, kMostTokens));
   // 14 FLOPs or at most 7 loads of 4 bytes per pair and dimension; ragged tiles round each length up by less than 256.
-  constexpr int64_t kMost = int64_t{1} << 62;
-  bool overflow = p.seqlen_q > kMost || p.seqlen_k > kMost;
+  bool overflow = false;
   int64_t product = 56;
-  for (const int64_t factor : {p.batch, p.heads, std::min(p.seqlen_q, kMost) + 256, std::min(p.seqlen_k, kMost) + 256, int64_t{p.head_dim} + 256})
+  for (const int64_t factor : {p.batch, p.heads, p.seqlen_q + 256, p.seqlen_k + 256, int64_t{p.head_dim} + 256})
     overflow = __builtin_mul_overflow(product, factor, &product) || overflow;
   if (overflow)
     throw BadArguments(fmt::format("batch {} x heads {} x seqlen {} x {} x head_dim {}: the FLOPs and bytes do not fit in 64 bits", p.batch, p.heads, p.seqlen_q,

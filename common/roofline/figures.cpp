@@ -57,7 +57,8 @@ TileShape parse_tile(const std::string& text) {
 
 }  // namespace
 
-std::optional<double> DeviceFigures::product_rate(const Problem& p) const {
+std::optional<double> DeviceFigures::product_rate(const Problem& p, bool warpgroups) const {
+  if (warpgroups) return p.dtype == Dtype::fp16 ? wgmma_fp16 : p.dtype == Dtype::bf16 ? wgmma_bf16 : std::nullopt;
   const TileProductRate* best = nullptr;
   for (const TileProductRate& rate : p.on_tensor_cores ? split_products : tile_products)
     if (rate.dtype == p.dtype && rate.head_dim >= p.head_dim && (best == nullptr || rate.head_dim < best->head_dim)) best = &rate;
@@ -101,6 +102,8 @@ std::string figures_json(const DeviceFigures& f) {
   Json& products = json["flops_per_second"] = {{"ffma_fp32", f.ffma_fp32}};
   put_rate(products, "mma_fp16", f.mma_fp16, "needs compute capability 7.5 or newer");
   put_rate(products, "mma_bf16", f.mma_bf16, "needs compute capability 8.0 or newer");
+  put_rate(products, "wgmma_fp16", f.wgmma_fp16, "needs a Hopper GPU (compute capability 9.0)");
+  put_rate(products, "wgmma_bf16", f.wgmma_bf16, "needs a Hopper GPU (compute capability 9.0)");
   const auto put_products = [&](const char* key, const std::vector<TileProductRate>& rates) {
     json[key] = Json::array();
     for (const TileProductRate& rate : rates)
@@ -110,7 +113,7 @@ std::string figures_json(const DeviceFigures& f) {
   };
   put_products("tile_products", f.tile_products);
   put_products("split_tile_products", f.split_products);
-  json["R"] = "tile_products[].flops_per_second of the dtype and the padded head_dim, times head_dim / padded head_dim";
+  json["R"] = "tile_products[].flops_per_second of the dtype and the padded head_dim, times head_dim / padded head_dim; flops_per_second.wgmma_* for steps made of warpgroup products";
   json["BW"] = "bytes_per_second.hbm_copy";
   json["launch_us"] = {{"spacing", f.launch_spacing_us}, {"round_trip", f.launch_round_trip_us}};
   return json.dump(2) + "\n";
@@ -141,6 +144,8 @@ DeviceFigures parse_figures(const std::string& text) {
     f.ffma_fp32 = positive(products, "ffma_fp32");
     f.mma_fp16 = positive_or_null(products, "mma_fp16");
     f.mma_bf16 = positive_or_null(products, "mma_bf16");
+    if (products.contains("wgmma_fp16")) f.wgmma_fp16 = positive_or_null(products, "wgmma_fp16");  // older files have none
+    if (products.contains("wgmma_bf16")) f.wgmma_bf16 = positive_or_null(products, "wgmma_bf16");
     const auto read_products = [](const Json& rates, std::vector<TileProductRate>& into) {
       for (const Json& rate : rates)
         into.push_back({parse_dtype(rate.at("dtype").get<std::string>()), static_cast<int>(positive(rate, "head_dim")), parse_tile(rate.at("tile").get<std::string>()),

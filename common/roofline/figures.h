@@ -41,14 +41,16 @@ struct DeviceFigures {
 
   double ffma_fp32 = 0;                      // CUDA cores, operands in registers
   std::optional<double> mma_fp16, mma_bf16;  // tensor cores (mma.sync), fp32 sums, operands in registers
+  std::optional<double> wgmma_fp16, wgmma_bf16;  // Hopper's warpgroup products (wgmma), fp32 sums, tiles in SRAM: R of the steps made of them
   std::vector<TileProductRate> tile_products;
   std::vector<TileProductRate> split_products;  // of fp32 on tensor cores: FLOPs of the attention, each of which is three there
   double launch_spacing_us = 0;              // from one empty kernel to the next
   double launch_round_trip_us = 0;           // launching one and waiting for its end
 
   /// R: the FLOPs per second that a step's tile products reach, without anything else in the way. Rows shorter than the tile's
-  /// are padded with zeros, which take as long as numbers do, so R falls in proportion. Empty: not measured.
-  std::optional<double> product_rate(const Problem& problem) const;
+  /// are padded with zeros, which take as long as numbers do, so R falls in proportion. `warpgroups`: that of warpgroup products, whose
+  /// rows need no padding. Empty: not measured.
+  std::optional<double> product_rate(const Problem& problem, bool warpgroups = false) const;
   /// BW: bytes per second from and to HBM, the copy's.
   double bandwidth() const { return hbm_copy; }
   /// No traffic from and to HBM is faster than this: the peak, or the best rate measured where the driver tells none.

@@ -28,8 +28,11 @@ PredictionOrReason predict(const std::vector<KernelCost>& kernels, const Problem
   if (std::any_of(kernels.begin(), kernels.end(), [](const KernelCost& kernel) { return kernel.library; }))
     return {std::nullopt, "R is the rate of this repository's products, not of a library's"};
   if (!kept.figures) return {std::nullopt, kept.reason};
-  const std::optional<double> rate = kept.figures->product_rate(p);
-  if (!rate) return {std::nullopt, fmt::format("step00 has no product rate for {} at head_dim {}: run ./step00 again", type_and_product(p), p.head_dim)};
+  const bool warpgroups = std::any_of(kernels.begin(), kernels.end(), [](const KernelCost& kernel) { return kernel.warpgroups; });
+  const std::optional<double> rate = kept.figures->product_rate(p, warpgroups);
+  if (!rate)
+    return {std::nullopt, fmt::format("step00 has no {} rate for {} at head_dim {}: run ./step00 again", warpgroups ? "warpgroup product" : "product",
+                                      type_and_product(p), p.head_dim)};
   return {predict(kernels, *rate, kept.figures->bandwidth()), ""};
 }
 

@@ -144,12 +144,14 @@ std::string figures_text(const DeviceFigures& f) {
                       binary_bytes(f.sram_bytes_per_sm));
 
   text += fmt::format("{:<38}{:>14}\n", "products", "rate");
-  const auto product = [&](const std::string& name, const std::optional<double>& rate) {
-    text += fmt::format("  {:<36}{:>14}\n", name, rate ? human_rate(*rate, "FLOP") : "n/a");
+  const auto product = [&](const char* name, const std::optional<double>& rate, const char* needs) {
+    text += fmt::format("  {:<36}{:>14}\n", name, rate ? human_rate(*rate, "FLOP") : fmt::format("n/a (needs {})", needs));
   };
-  product("fp32 FFMA, operands in registers", f.ffma_fp32);
-  product("fp16 mma.sync, operands in registers", f.mma_fp16);
-  product("bf16 mma.sync, operands in registers", f.mma_bf16);
+  product("fp32 FFMA, operands in registers", f.ffma_fp32, "");
+  product("fp16 mma.sync, operands in registers", f.mma_fp16, "7.5 or newer");
+  product("bf16 mma.sync, operands in registers", f.mma_bf16, "8.0 or newer");
+  product("fp16 wgmma, tiles in SRAM", f.wgmma_fp16, "Hopper, 9.0");
+  product("bf16 wgmma, tiles in SRAM", f.wgmma_bf16, "Hopper, 9.0");
   const auto tile_product = [&](const TileProductRate& rate, const char* how) {
     text += fmt::format("  {:<36}{:>14}   R/BW {:.3g} FLOP/byte{}\n",
                         fmt::format("{} tiles in SRAM, d {}, {} (R)", dtype_name(rate.dtype), rate.head_dim, tile_name(rate.tile)),

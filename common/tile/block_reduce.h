@@ -1,7 +1,7 @@
 // Maximum and sum of a row that a whole block shares (fragments, whose rows stay within a warp, use those of tile.h).
 #pragma once
 
-#include "common/tile/tile.h"
+#include "common/tile/softmax.h"
 
 namespace attention {
 inline namespace ATTN_DEVICE {

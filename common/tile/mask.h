@@ -1,76 +1,99 @@
-// Which query sees which key: the one rule, and what follows from it for whole tiles.
+// Which query sees which key, and in which order blocks take the tiles: each rule once, and what follows from it for whole tiles.
 #pragma once
 
+#include "common/base/problem.h"
 #include "common/device/device.h"
 
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// Heads that go through their query tiles side by side under a causal mask (place_of_block; Order in warpgroup.h).
-constexpr unsigned kHeadsTogether = 16;
-
-/// Where a block works: a head, and the first query of its tile.
+/// Where a block works: a head, and the first row of its tile.
 struct Place {
-  int head, q0;
+  int head, row0;
+};
+
+/// In which order the tiles of all heads are taken; blocks start in the order of blockIdx.x. `together` heads go through their tiles side by
+/// side: under a causal mask, whose tiles differ in length, so that short ones are left to fill the GPU at the end, and the K and V of these
+/// heads stay in L2. Otherwise all take equally long, and one head's K and V at a time is best.
+struct Order {
+  static constexpr int kTogetherIfCausal = 16;
+  int tiles, heads, together;  // tiles of a head, heads in all
+
+  /// Of this grid, which has a block for every tile of every head.
+  static __device__ __forceinline__ Order of_grid(int64_t tiles, int together = 1) {
+    return {static_cast<int>(tiles), static_cast<int>(gridDim.x / static_cast<unsigned>(tiles)), together};
+  }
+  /// Tile `number` of `rows` keys each: the first keys are seen by the most queries and go first.
+  __device__ __forceinline__ Place keys(int number, int rows) const {
+    const auto [head, tile] = head_and_tile(number);
+    return {head, tile * rows};
+  }
+  /// Tile `number` of `rows` queries each: the last queries see the most keys and go first.
+  __device__ __forceinline__ Place queries(int number, int rows) const {
+    const auto [head, tile] = head_and_tile(number);
+    return {head, (tiles - 1 - tile) * rows};
+  }
+
+ private:
+  struct HeadAndTile {
+    int head, tile;
+  };
+  __device__ __forceinline__ HeadAndTile head_and_tile(int number) const {
+    const int first = number / (together * tiles) * together, rest = number - first * tiles;
+    const int side_by_side = heads - first < together ? heads - first : together;
+    return {first + rest % side_by_side, rest / side_by_side};
+  }
 };
 
 /// Causal is bottom-right: query i sees the keys j <= i + seqlen_k - seqlen_q. (Dao-AILab/flash-attention 2.1 and newer do the
-/// same; PyTorch's is_causal is top-left.) Positions past the ends, which pad ragged tiles, see nothing and are not seen.
+/// same; PyTorch's is_causal is top-left.) Positions past the ends, which pad ragged tiles, see nothing and are not seen. Lengths are
+/// up to kMostTokens (base/problem.h), so that 32 bits hold every position, a tile past the ends included.
 struct Mask {
-  int64_t seqlen_q;
-  int64_t seqlen_k;
+  int seqlen_q, seqlen_k;
   bool causal;
 
-  __device__ bool visible(int64_t i, int64_t j) const { return i < seqlen_q && j < seqlen_k && (!causal || j <= i + seqlen_k - seqlen_q); }
+  Mask(int64_t queries, int64_t keys, bool is_causal) : seqlen_q(static_cast<int>(queries)), seqlen_k(static_cast<int>(keys)), causal(is_causal) {}
+
+  /// The rule: query i sees the first keys_seen(i) keys (0 or less: none).
+  __device__ __forceinline__ int keys_seen(int i) const {
+    const int below = causal ? i + 1 - seqlen_q + seqlen_k : seqlen_k;
+    return below < seqlen_k ? below : seqlen_k;
+  }
+  __device__ __forceinline__ bool visible(int i, int j) const { return i < seqlen_q && j < keys_seen(i); }
 
   /// True when every query of [i0, i0 + rows) sees every key of [j0, j0 + cols): then nothing in the tile needs masking.
-  __device__ bool all_visible(int64_t i0, int rows, int64_t j0, int cols) const {
-    return i0 + rows <= seqlen_q && j0 + cols <= seqlen_k && (!causal || j0 + cols - 1 <= i0 + seqlen_k - seqlen_q);
-  }
-  /// s = -inf where the query does not see the key; (i0, j0) is the tile's first pair. Tiles away from the edges, nearly all of
-  /// them, pay for a few comparisons alone.
+  __device__ __forceinline__ bool all_visible(int i0, int rows, int j0, int cols) const { return i0 + rows <= seqlen_q && j0 + cols <= keys_seen(i0); }
+
+  /// s = -inf where the query does not see the key; (i0, j0) is the tile's first pair. Rows past the last query see what it sees; they are
+  /// never stored. Tiles away from the edges, nearly all of them, pay for one comparison.
   template <class Scores>
-  __device__ __forceinline__ void apply(Scores& s, int64_t i0, int64_t j0) const {
-    if (all_visible(i0 + s.row(0), s.row(s.kRows - 1) - s.row(0) + 1, j0, s.col(s.kCols - 1) + 1)) return;
-    ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
-      ATTN_UNROLL for (int j = 0; j < s.kCols; ++j)
-        if (!visible(i0 + s.row(i), j0 + s.col(j))) s(i, j) = -INFINITY;
+  __device__ __forceinline__ void apply(Scores& s, int i0, int j0) const {
+    if (j0 + s.col(s.kCols - 1) + 1 > keys_seen(i0 + s.row(0))) apply_on_edge(s, i0, j0);
   }
-  /// The same for who knows which tiles lie on an edge (step06): without asking, and with one comparison of 32 bits per pair. Rows
-  /// past the last query see what it sees; they are never stored.
+  /// The same for who knows which tiles lie on an edge (step06): without asking.
   template <class Scores>
-  __device__ __forceinline__ void apply_on_edge(Scores& s, int64_t i0, int64_t j0) const {
-    const int in_all = clamped(seqlen_k - j0), in_first_row = causal ? clamped(i0 + 1 + seqlen_k - seqlen_q - j0) : in_all;  // keys seen
+  __device__ __forceinline__ void apply_on_edge(Scores&& s, int i0, int j0) const {
     ATTN_UNROLL for (int i = 0; i < s.kRows; ++i) {
-      const int below = causal ? in_first_row + s.row(i) : in_all, end = below < in_all ? below : in_all;
+      const int end = keys_seen(i0 + s.row(i)) - j0 - s.col0;
       ATTN_UNROLL for (int j = 0; j < s.kCols; ++j)
-        if (s.col(j) >= end) s(i, j) = -INFINITY;
+        if (s.from_col0(j) >= end) s(i, j) = -INFINITY;  // a constant on the left
     }
   }
-  static __device__ int clamped(int64_t x) {
-    constexpr int64_t kFar = 1 << 20;  // beyond any tile
-    return static_cast<int>(x < -kFar ? -kFar : x < kFar ? x : kFar);
-  }
-  /// The place of this block, one of a grid with a block for every tile of `rows` queries of every head. Blocks start in the order of
-  /// blockIdx.x. Under a causal mask the last queries see the most keys: their tiles go first, and kHeadsTogether heads side by side,
-  /// so that short tiles are left to fill the GPU at the end, and the K and V of these heads stay in L2.
-  __device__ Place place_of_block(int rows) const {
-    const unsigned tiles = static_cast<unsigned>(ceil_div(seqlen_q, rows)), heads = gridDim.x / tiles, side_by_side = causal ? kHeadsTogether : 1;
-    const unsigned first = blockIdx.x / (side_by_side * tiles) * side_by_side, n = blockIdx.x - first * tiles;
-    const unsigned together = heads - first < side_by_side ? heads - first : side_by_side;
-    return {static_cast<int>(first + n % together), static_cast<int>((tiles - 1 - n / together) * rows)};
-  }
   /// One past the last key that any of the queries before i_end sees.
-  __device__ int64_t keys_end(int64_t i_end) const {
-    if (i_end > seqlen_q) i_end = seqlen_q;
-    const int64_t end = causal ? i_end + seqlen_k - seqlen_q : seqlen_k;
+  __device__ __forceinline__ int keys_end(int i_end) const {
+    const int end = keys_seen(i_end - 1);
     return end < 0 ? 0 : end;
   }
   /// The first query that sees key j.
-  __device__ int64_t queries_begin(int64_t j) const {
-    const int64_t begin = causal ? j - (seqlen_k - seqlen_q) : 0;
+  __device__ __forceinline__ int queries_begin(int j) const {
+    const int begin = causal ? j - seqlen_k + seqlen_q : 0;
     return begin < 0 ? 0 : begin;
   }
+  /// The place of this block in a grid with a block for every tile of `rows` queries (keys) of every head.
+  __device__ __forceinline__ Place place_of_block(int rows) const {
+    return Order::of_grid(ceil_div(seqlen_q, rows), causal ? Order::kTogetherIfCausal : 1).queries(static_cast<int>(blockIdx.x), rows);
+  }
+  __device__ __forceinline__ Place place_of_keys(int rows) const { return Order::of_grid(ceil_div(seqlen_k, rows)).keys(static_cast<int>(blockIdx.x), rows); }
 };
 
 }  // namespace ATTN_DEVICE

@@ -30,6 +30,24 @@ struct SramTile {
   }
   __device__ __forceinline__ float load(int row, int col) const { return to_float(*read(row, col, 1)); }
   __device__ __forceinline__ void store(int row, int col, float value) { *write(row, col, 1) = from_float<E>(value); }
+  /// N neighbours in one access; col is a multiple of N.
+  template <int N>
+  __device__ __forceinline__ void load_run(int row, int col, float (&values)[N]) const {
+    const auto run = *reinterpret_cast<const Run<N>*>(read(row, col, N));
+    ATTN_UNROLL for (int n = 0; n < N; ++n) values[n] = to_float(run.element[n]);
+  }
+  template <int N>
+  __device__ __forceinline__ void store_run(int row, int col, const float (&values)[N]) {
+    Run<N> run;
+    ATTN_UNROLL for (int n = 0; n < N; ++n) run.element[n] = from_float<E>(values[n]);
+    *reinterpret_cast<Run<N>*>(write(row, col, N)) = run;
+  }
+
+ private:
+  template <int N>
+  struct alignas(N * sizeof(E)) Run {
+    E element[N];
+  };
 };
 
 /// Rows x Cols fp32 values in the registers of one warp. `Lanes` lanes share a row, so 32 / Lanes rows lie side by side, and
@@ -53,7 +71,8 @@ struct Fragment {
       ATTN_UNROLL for (int j = 0; j < kCols; ++j) value[i][j] = 0;
   }
   __device__ __forceinline__ int row(int i) const { return row0 + 32 / Lanes * i; }
-  __device__ __forceinline__ int col(int j) const { return col0 + j / Run * (Lanes * Run) + j % Run; }
+  __device__ __forceinline__ int col(int j) const { return col0 + from_col0(j); }
+  static __device__ __forceinline__ int from_col0(int j) { return j / Run * (Lanes * Run) + j % Run; }
   __device__ __forceinline__ float& operator()(int i, int j) { return value[i][j]; }
   __device__ __forceinline__ float operator()(int i, int j) const { return value[i][j]; }
   /// One lane of each row speaks for it: a row's LSE is stored once, not Lanes times.
@@ -142,28 +161,6 @@ __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Co
     }
   }
 }
-
-/// e^x = 2^(x log2 e), and a GPU computes 2^x in one instruction. Subtract first, then multiply: x = 0 must stay 0, so that a
-/// row's largest score gives exactly 1 however huge it is.
-constexpr float kLog2e = 1.44269504f;
-
-/// The scale of a row's scores where a weight is one multiply-add, 2^(scale x - shift) with shift = scale m rounded to fp32 (steps/step06).
-/// The rounding is a factor that all weights of the row share: it cancels in O / l, as long as it neither overflows nor vanishes. Below
-/// 2^26 it is within 2^-2 and 2^2. From there on a score's last bit is a factor of 2^4 at least in its weight, and any scale near the right
-/// one will do: the power of two below, whose products have no rounding and overflow no sooner.
-constexpr float kHugeShift = 1 << 26;
-__device__ __forceinline__ float power_of_two_if(bool huge, float scale) { return huge ? __uint_as_float(__float_as_uint(scale) & 0xff800000u) : scale; }
-__device__ __forceinline__ float row_scale(float shift, float scale) { return power_of_two_if(fabsf(shift) >= kHugeShift, scale); }
-
-/// A row that has seen no key has m = -inf. 2^(-inf - 0) is 0, where -inf - -inf would be NaN.
-__device__ __forceinline__ float finite(float m) { return m == -INFINITY ? 0 : m; }
-
-/// Maximum and sum along the rows of a fragment: x[i] holds what this lane found in its columns of row(i); afterwards every
-/// lane of the row holds the row's.
-template <class Frag>
-__device__ __forceinline__ void row_max(float (&x)[Frag::kRows]) { lanes_max<Frag::kLanes>(x); }
-template <class Frag>
-__device__ __forceinline__ void row_sum(float (&x)[Frag::kRows]) { lanes_sum<Frag::kLanes>(x); }
 
 }  // namespace ATTN_DEVICE
 }  // namespace attention

@@ -6,6 +6,7 @@
 #include "common/device/gpu/hopper.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
+#include "common/tile/softmax.h"
 #include "common/tile/swizzle.h"
 
 namespace attention {
@@ -44,31 +45,30 @@ __device__ __forceinline__ void start_multiply_ab(float (&o)[D / 2], const uint3
   commit_products();
 }
 
-/// Mask (mask.h) in 32 bits and for these sums.
-struct TileMask {
-  int seqlen_q, seqlen_k;
-  bool causal;
+/// A lane's share of its warp's 16 rows of sums, seen as a Fragment (tile.h): four lanes to a row, runs of two columns.
+template <int N>
+struct SumsView {
+  static constexpr int kRows = 2, kCols = N / 2;
+  float (&value)[N];
+  int row0, col0;
+  __device__ __forceinline__ explicit SumsView(float (&sums)[N]) : value(sums), row0(sum_row(threadIdx.x % 32, 0)), col0(sum_col(threadIdx.x % 32, 0)) {}
+  __device__ __forceinline__ int row(int i) const { return row0 + sum_row(0, 2 * i); }
+  __device__ __forceinline__ int col(int j) const { return col0 + from_col0(j); }
+  static __device__ __forceinline__ int from_col0(int j) { return sum_col(0, index(0, j)); }
+  __device__ __forceinline__ float& operator()(int i, int j) { return value[index(i, j)]; }
 
-  /// The key tiles that the queries before q_end see; one at least, so that a loop's first tile may stand before the loop.
-  __device__ __forceinline__ int key_tiles(int q_end, int bc) const {
-    const int end = causal ? min(q_end, seqlen_q) + seqlen_k - seqlen_q : seqlen_k;
-    return max(1, (end + bc - 1) / bc);
-  }
-  /// s = -inf where the query does not see the key. warp_q is the first of the warp's 16 rows, k0 the tile's first key. Rows past the last
-  /// query see what it sees; they are never stored.
-  template <int N>
-  __device__ __forceinline__ void apply(float (&s)[N], int warp_q, int k0) const {
-    if (k0 + 2 * N <= seqlen_k && (!causal || k0 + 2 * N - 1 <= warp_q + seqlen_k - seqlen_q)) return;
-    const int lane = threadIdx.x % 32;
-    ATTN_UNROLL for (int i = 0; i < 2; ++i) {
-      const int row = warp_q + lane / 4 + 8 * i;
-      const int last = (causal ? min(seqlen_k - 1, row + seqlen_k - seqlen_q) : seqlen_k - 1) - k0 - lane % 4 * 2;
-      ATTN_UNROLL for (int n = 0; n < N / 4; ++n)
-        ATTN_UNROLL for (int c = 0; c < 2; ++c)
-          if (8 * n + c > last) s[4 * n + 2 * i + c] = -INFINITY;
-    }
-  }
+ private:
+  static __device__ __forceinline__ int index(int i, int j) { return j / 2 * 4 + 2 * i + j % 2; }
 };
+
+/// The key tiles that the queries before q_end see; one at least, so that a loop's first tile may stand before the loop.
+__device__ __forceinline__ int key_tiles(const Mask& mask, int q_end, int bc) { return max(1, (mask.keys_seen(q_end - 1) + bc - 1) / bc); }
+
+/// Mask::apply for these sums. warp_q is the first of the warp's 16 rows, k0 the tile's first key.
+template <int N>
+__device__ __forceinline__ void apply_mask(const Mask& mask, float (&s)[N], int warp_q, int k0) {
+  if (k0 + 2 * N > mask.keys_seen(warp_q)) mask.apply_on_edge(SumsView(s), warp_q, k0);
+}
 
 /// The online softmax of a lane's two rows (steps/step04). First for row i: the larger of m and the tile's scores, sought in Chains chains of
 /// comparisons.
@@ -136,7 +136,7 @@ __device__ __forceinline__ void pack_weights(uint32_t (&p)[N / 8][4], const floa
 /// until they have read `stage` before that is written again or the block ends.
 template <class E, int Br, int D>
 __device__ __forceinline__ void store_o_and_lse(float (&o)[D / 2], float (&m)[2], float (&l)[2], float softmax_scale, SwizzledTile<E, Br, D>& stage, int warp_row,
-                                            const TensorMap& O, Global<float> LSE, const TileMask& mask, int q0, int head) {
+                                            const TensorMap& O, Global<float> LSE, const Mask& mask, int q0, int head) {
   const int lane = threadIdx.x % 32;
   float inverse[2];
   lanes_sum<4>(l);
@@ -165,20 +165,6 @@ struct Turn {
   static __device__ __forceinline__ void pass(int me) { named_arrive(1 + (me + 1 == Consumers ? 0 : me + 1), 256); }
 };
 
-/// Which head and which queries a tile's number means: `group` heads go through their query tiles side by side, so that their K and V stay
-/// in the L2, and the longest rows come first (causal).
-struct Order {
-  int query_tiles, heads, group;
-  struct Place {
-    int head, query_tile;
-  };
-  __device__ __forceinline__ Place place(int tile) const {
-    const int per_group = group * query_tiles, g = tile / per_group, rest = tile - g * per_group;
-    const int size = min(group, heads - g * group);
-    return {g * group + rest % size, query_tiles - 1 - rest / size};
-  }
-};
-
 // ---- what the host prepares --------------------------------------------------------------------------------------------------
 
 /// The tensors of a problem for the copy engine: Q comes a query tile at a time, K and V a key tile, O goes back by 16 rows and 64 columns.
@@ -193,20 +179,16 @@ TensorMaps tensor_maps(const Problem& p, const Tensors& t) {
           tensor_map<E>(t.v, p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels), tensor_map<E>(t.o, p.heads_total(), p.seqlen_q, T::kHeadDim, 16, 1)};
 }
 
-/// Causal: kHeadsTogether heads side by side keep the GPU full at the end. Otherwise all tiles take equally long, and one head's K and V at
-/// a time is best.
 inline Order order_of(const Problem& p, int br) {
-  return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? static_cast<int>(kHeadsTogether) : 1};
+  return {static_cast<int>(ceil_div(p.seqlen_q, br)), static_cast<int>(p.heads_total()), p.causal ? Order::kTogetherIfCausal : 1};
 }
 
-inline TileMask tile_mask(const Problem& p) { return {static_cast<int>(p.seqlen_q), static_cast<int>(p.seqlen_k), p.causal}; }
-
 /// What one pass over the visited key tiles costs: K and V are asked for once per tile, of which each query tile has one at least
-/// (TileMask::key_tiles). Two products: scores, P V.
+/// (key_tiles). Two products: scores, P V.
 inline std::vector<KernelCost> copy_engine_cost(const Problem& p) {
   const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc, 1);
   return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine()};
+              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2).by_copy_engine().by_warpgroups()};
 }
 
 /// Why these steps do not serve the problem, and which step does; "" where they do.

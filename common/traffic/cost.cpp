@@ -52,6 +52,11 @@ KernelCost& KernelCost::moves_at_least() {
   return *this;
 }
 
+KernelCost& KernelCost::by_warpgroups() {
+  warpgroups = true;
+  return *this;
+}
+
 KernelCost& KernelCost::by_copy_engine() {
   copy_engine = true;
   return *this;

@@ -38,6 +38,7 @@ struct KernelCost {
   std::vector<TensorBytes> hbm;
   bool library = false;        // a library's kernel: what it asks for is not known, `requested` is empty and no product rate of ours predicts it
   bool copy_engine = false;    // loads and stores go through the copy engine, which the counters of requested bytes do not see; those of L2→SM do
+  bool warpgroups = false;     // its products are Hopper's warpgroup products, which have a rate of their own
   bool hbm_at_least = false;   // the access pattern moves partial lines: the true figure is larger (step01's softmax)
   int64_t executed_flops = 0;  // 2 per multiply-add of the tile products on the visited tiles, head_dim as given
 
@@ -51,6 +52,7 @@ struct KernelCost {
   KernelCost& multiplies(const Visits& visits, int products = 1);
   KernelCost& moves_at_least();  // sets hbm_at_least
   KernelCost& by_copy_engine();  // sets copy_engine
+  KernelCost& by_warpgroups();   // sets warpgroups
   KernelCost& by_library();      // sets library; from here on the requested elements are passed over
 
  private:

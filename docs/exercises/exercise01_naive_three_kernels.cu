@@ -11,14 +11,17 @@ using step01::launch_scores, step01::launch_values, step01::scratch, step01::cos
 
 /// P = softmax of each row of S, LSE = the row's log sum of exponentials. One thread owns a row.
 template <class E>
-__global__ void softmax(Global<const E> S, Global<E> P, Global<float> LSE) {
+__global__ void softmax(
+    Global<const E> S,    // [1, rows, seqlen_k]: the rows of all heads
+    Global<E> P,          // [1, rows, seqlen_k]
+    Global<float> LSE) {  // [1, 1, rows]
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= S.rows) return;
 
   float m = -INFINITY;
   // TODO 1 of 3: m = the largest element of the row. S.load(row, j) reads one from HBM; the row has S.cols of them.
   // end of TODO 1
-  const float base = m == -INFINITY ? 0 : m;  // a row that sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+  const float base = finite(m);
 
   float l = 0;
   // TODO 2 of 3: l = the row's sum of exp(S - base). Add up 64 neighbours in a variable of their own, then add that to l, and so on.

@@ -26,7 +26,7 @@ __global__ void softmax(Global<const E> S, Global<E> P, Global<float> LSE) {
   // end of TODO 1
   // TODO 2 of 4: m = the maximum of all threads. row_max(m, sram.max) joins them.
   // end of TODO 2
-  const float base = m == -INFINITY ? 0 : m;  // a row that sees no key: exp(-inf - 0) = 0, where -inf - -inf would be NaN
+  const float base = finite(m);
 
   float l = 0;  // a sum in pieces: each thread its own columns, then the warps, then the block
   // TODO 3 of 4: l = the row's sum of exp(s(j) - base): this thread's elements first, then row_sum(l, sram.sum).

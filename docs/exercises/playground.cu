@@ -9,6 +9,7 @@
 #include "common/step/step.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
+#include "common/tile/softmax.h"
 #include "common/tile/view.h"
 
 namespace attention::ATTN_DEVICE::playground {
@@ -21,16 +22,16 @@ __global__ void attention(Mask mask, float softmax_scale, Global<const E> Q, Glo
   const int64_t n = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (n >= LSE.cols) return;
   const int64_t head = n / mask.seqlen_q, row = n % mask.seqlen_q;
-  const int64_t keys_end = mask.keys_end(row + 1);  // this row sees the keys before it
+  const int keys_end = mask.keys_end(static_cast<int>(row) + 1);  // this row sees the keys before it
   const float scale = kLog2e * softmax_scale;
 
   float q[kHeadDim], o[kHeadDim], m = -INFINITY, l = 0;
   ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c) q[c] = c < Q.cols ? Q.head(head).load(row, c) : 0, o[c] = 0;
 
-  for (int64_t k0 = 0; k0 < keys_end; k0 += kKeys) {
-    const int64_t k_end = k0 + kKeys < keys_end ? k0 + kKeys : keys_end;
+  for (int k0 = 0; k0 < keys_end; k0 += kKeys) {
+    const int k_end = k0 + kKeys < keys_end ? k0 + kKeys : keys_end;
     float pv[kHeadDim] = {}, sum = 0, rescale = 1;  // of these keys alone: one chain of additions over all keys would not hold 1e-6
-    for (int64_t j = k0; j < k_end; ++j) {
+    for (int j = k0; j < k_end; ++j) {
       float s = 0;
       ATTN_UNROLL for (int c = 0; c < kHeadDim; ++c)
         if (c < Q.cols) s += q[c] * K.head(head).load(j, c);

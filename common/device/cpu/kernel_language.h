@@ -111,6 +111,14 @@ struct Global {
     executor::block_view.requested[tensor_].store += sizeof(T);
     *to = from_float<E>(value);
   }
+  /// N neighbours in one access: one element or kVector of them.
+  template <int N>
+  void load_run(int64_t row, int64_t col, float (&values)[N], ATTN_CALLER) const {
+    static_assert(N == 1 || N == kVector);
+    const T* from = checked("load", N, row, col, file, line);
+    executor::block_view.requested[tensor_].load += N * sizeof(T);
+    for (int n = 0; n < N; ++n) values[n] = to_float(from[n]);
+  }
   /// N neighbours in one access.
   template <int N>
   void store_run(int64_t row, int64_t col, const float* values, ATTN_CALLER) const {

@@ -84,6 +84,17 @@ struct Global {
     return load_past_l1(reinterpret_cast<const float4*>(data + row * cols + col), inside);
   }
   __device__ void store(int64_t row, int64_t col, float value) const { data[row * cols + col] = from_float<E>(value); }
+  /// N neighbours in one access: one element or kVector of them.
+  template <int N>
+  __device__ void load_run(int64_t row, int64_t col, float (&values)[N]) const {
+    static_assert(N == 1 || N == kVector);
+    if constexpr (N == 1) {
+      values[0] = load(row, col);
+    } else {
+      const float4 run = load_vector_if(true, row, col);
+      ATTN_UNROLL for (int n = 0; n < N; ++n) values[n] = to_float(reinterpret_cast<const E*>(&run)[n]);
+    }
+  }
   /// N neighbours in one access.
   template <int N>
   __device__ void store_run(int64_t row, int64_t col, const float* values) const {
