@@ -159,8 +159,8 @@ TEST_CASE("lanes_sum adds in the order of a GPU's shuffles", "[executor]") {
 
 template <int Count>
 __global__ void sort_by_size(Global<const float> size, Global<float> order) {
-  const LaneOrder lanes = order_of_lanes<Count>(size.load(0, threadIdx.x));
-  for (int n = 0; n < Count; ++n) order.store(threadIdx.x, n, static_cast<float>(lanes[n]));
+  LaneOrder lanes = order_of_lanes<Count>(size.load(0, threadIdx.x));
+  for (int n = 0; n < Count; ++n) order.store(threadIdx.x, n, static_cast<float>(lanes.next()));
 }
 template <int Count>
 void check_order(float (*size)(int lane), const std::vector<int>& expected) {

@@ -11,42 +11,49 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// How large the numbers are in each of kGroups groups of neighbouring columns: lane n finds the sum of magnitudes of group n % kGroups
-/// over Rows rows of the tile from `row0` on, or of every kSkip-th of them.
-template <int Rows, int kGroups, int TileRows, int D>
-__device__ __forceinline__ float magnitude_of_columns(const SramTile<float, TileRows, D>& tile, int row0) {
-  constexpr int kGroup = D / kGroups, kSkip = 4;
-  const int lane = threadIdx.x % 32;
-  float sum[1] = {0};
-  ATTN_UNROLL for (int r = 0; r < Rows; r += kSkip) {
-    const float* x = tile.read(row0 + r, lane % kGroups * kGroup, kGroup);
-    ATTN_UNROLL for (int c = 0; c < kGroup; ++c) sum[0] += fabsf(x[c]);
+/// How large a score's terms are, by groups of neighbouring columns: lane n adds up the magnitudes in group n % Groups of eight rows of
+/// A times as many of B. (A column that is large is large in every row.)
+template <int Groups, int Rows, int ARows, int BRows, int D>
+__device__ __forceinline__ float size_of_terms(const SramTile<float, ARows, D>& a, int row0, const SramTile<float, BRows, D>& b) {
+  constexpr int kGroup = D / Groups, kSamples = 8;
+  static_assert(Rows % kSamples == 0 && BRows % kSamples == 0);
+  const int col = threadIdx.x % Groups * kGroup;
+  float of_column[kGroup] = {}, size = 0;
+  ATTN_UNROLL for (int n = 0; n < kSamples; ++n) {
+    const float *x = a.read(row0 + n * (Rows / kSamples), col, kGroup), *y = b.read(n * (BRows / kSamples), col, kGroup);
+    ATTN_UNROLL for (int d = 0; d < kGroup; ++d) of_column[d] += fabsf(x[d] * y[d]);
   }
-  return sum[0];
+  ATTN_UNROLL for (int d = 0; d < kGroup; ++d) size += of_column[d];
+  return size;
 }
 
-/// s = A B^T for the warp's rows of A: scores from query and key rows. A sum rounds relative to its size, so the small terms come first:
-/// the columns are added four at a time in the order of their sizes. (Trained models have a few columns tens of times as large as the
-/// others; every term added behind one of them would round as if it were as large. docs/exactness.md)
+/// s = A B^T for the warp's rows of A: scores from query and key rows. A sum rounds relative to its size, so small terms come first: the
+/// columns are added four at a time, in the order of their terms' sizes. (Trained models have a few columns tens of times as large as the
+/// others; behind one of them every term would round as if it were as large. docs/exactness.md)
 template <int Rows, int Cols, int Lanes, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, const SramTile<float, ARows, D>& a, const SramTile<float, BRows, D>& b) {
-  constexpr int kRows = Rows * Lanes / 32, kCols = Cols / Lanes, kPiece = 64, kGroups = D / 4 < 32 ? D / 4 : 32, kGroup = D / kGroups;
+  constexpr int kRows = Rows * Lanes / 32, kCols = Cols / Lanes, kGroups = D / 4 < 32 ? D / 4 : 32, kGroup = D / kGroups, kPiece = 64;
   static_assert(BRows == Cols && D % kPiece == 0 && kPiece % kGroup == 0);
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Cols);
-  const auto order = order_of_lanes<kGroups>(magnitude_of_columns<Rows, kGroups>(a, s.row(0) - threadIdx.x % 32 / Lanes) * magnitude_of_columns<BRows, kGroups>(b, 0));
   const float *a_row[kRows], *b_row[kCols];
   ATTN_UNROLL for (int i = 0; i < kRows; ++i) a_row[i] = a.read(s.row(i), 0, D);
   ATTN_UNROLL for (int j = 0; j < kCols; ++j) b_row[j] = b.read(s.col(j), 0, D);
   ATTN_UNROLL for (int i = 0; i < kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < kCols; ++j) s(i, j) = 0;
-  ATTN_UNROLL_1 for (int piece = 0; piece < D / kPiece; ++piece) {
+
+  LaneOrder order = order_of_lanes<kGroups>(size_of_terms<kGroups, Rows>(a, s.row(0) - threadIdx.x % 32 / Lanes, b));
+  int next = order.next();
+  ATTN_UNROLL_1 for (int piece = 0; piece < D; piece += kPiece) {
     float sum[kCols][kRows] = {};
-    ATTN_UNROLL_2 for (int n = piece * kPiece / kGroup; n < (piece + 1) * kPiece / kGroup; ++n)
-      ATTN_UNROLL for (int d = order[n] * kGroup, end = d + kGroup; d < end; d += 4) {
+    ATTN_UNROLL_2 for (int n = 0; n < kPiece; n += kGroup) {
+      const int group = next * kGroup;
+      next = order.next();  // in time: the lanes have to agree
+      ATTN_UNROLL for (int d = 0; d < kGroup; d += 4) {
         FourColumns<kRows> x;
-        ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) x.load(i, a_row[i] + d);
-        ATTN_UNROLL_BOTH for (int j = 0; j < kCols; ++j) multiply_add(sum[j], x, *reinterpret_cast<const float4*>(b_row[j] + d));
+        ATTN_UNROLL_BOTH for (int i = 0; i < kRows; ++i) x.load(i, a_row[i] + group + d);
+        ATTN_UNROLL_BOTH for (int j = 0; j < kCols; ++j) multiply_add(sum[j], x, *reinterpret_cast<const float4*>(b_row[j] + group + d));
       }
+    }
     ATTN_UNROLL for (int i = 0; i < kRows; ++i)
       ATTN_UNROLL for (int j = 0; j < kCols; ++j) s(i, j) += sum[j][i];
   }

@@ -278,11 +278,12 @@ void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_l
 template <int N>
 void warp_max_of_magnitudes(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<32, N, Maximum>, x, {file, line}); }
 
-/// The first Count lanes of a warp in the order of their sizes, smallest first: order[n] is the n-th, for all 32 lanes alike. Sizes are
-/// not negative; those that agree in their first 18 bits keep the lanes' order. A lane appears once whatever its size, a NaN's too.
+/// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for all 32 lanes alike.
+/// Sizes are not negative; those that agree in their first 18 bits keep the lanes' order. Each lane comes once whatever its size, a NaN too.
 struct LaneOrder {
-  uint8_t lane[executor::kWarp];
-  int operator[](int n) const { return lane[n]; }
+  uint8_t lane[executor::kWarp] = {};
+  int taken = 0;
+  int next() { return lane[taken++ % executor::kWarp]; }
 };
 struct Sized {
   uint32_t key;

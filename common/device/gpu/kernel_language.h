@@ -147,23 +147,25 @@ __device__ __forceinline__ void warp_max_of_magnitudes(float (&x)[N]) {
 #endif
 }
 
-/// The first Count lanes of a warp in the order of their sizes, smallest first: order[n] is the n-th, for all 32 lanes alike. Sizes are
-/// not negative; those that agree in their first 18 bits keep the lanes' order. A lane appears once whatever its size, a NaN's too.
+/// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for all 32 lanes alike.
+/// Sizes are not negative; those that agree in their first 18 bits keep the lanes' order. Each lane comes once whatever its size, a NaN too.
 struct LaneOrder {
-  int mine;  // lane n holds the n-th
-  __device__ __forceinline__ int operator[](int n) const { return __shfl_sync(kAllLanes, mine, n); }
+  unsigned key;  // this lane's size and number; all ones when it has been taken
+  __device__ __forceinline__ int next() {
+    unsigned smallest = key;
+#if __CUDA_ARCH__ >= 800
+    smallest = __reduce_min_sync(kAllLanes, smallest);
+#else
+    ATTN_UNROLL for (int step = 16; step > 0; step /= 2) smallest = min(smallest, __shfl_xor_sync(kAllLanes, smallest, step));
+#endif
+    if (key == smallest) key = ~0u;
+    return smallest % 32;
+  }
 };
 template <int Count>
 __device__ __forceinline__ LaneOrder order_of_lanes(float size) {
   const unsigned lane = threadIdx.x % 32;
-  unsigned key = (__float_as_uint(size) & ~31u) | lane;
-  ATTN_UNROLL for (int length = 2; length <= Count; length *= 2)  // K. Batcher's bitonic sort, of each Count lanes (1968)
-    ATTN_UNROLL for (int step = length / 2; step > 0; step /= 2) {
-      const unsigned other = __shfl_xor_sync(kAllLanes, key, step);
-      const bool smaller = (lane & step) == 0, ascending = length == Count || (lane & length) == 0;
-      key = smaller == ascending ? min(key, other) : max(key, other);
-    }
-  return {static_cast<int>(key & 31)};
+  return {lane < Count ? (__float_as_uint(size) & ~31u) | lane : ~0u};
 }
 
 /// Four neighbouring columns of N rows, and the sums of their products with four numbers y: N sums of four terms each, in the order of
