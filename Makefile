@@ -1,71 +1,84 @@
 # A thin front for CMake.
 #   make            set up what is missing, build, run all steps, print their table
-#   make step04     build ./step04 (likewise yardstick, the row with cuBLAS)
-#   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the figures in documents, docs/figures
-#   make test       build and pass the tests (the GPU's too, where there is one)
-#   make plots      draw the figures of the results in docs/results, or of RESULTS=file: docs/figures/*.svg, *.png (needs Matplotlib)
+#   make step04     build ./step04, with the tiles that it takes by default (likewise yardstick, the row with cuBLAS)
+#   make step04-tiles  the same with all its tiles, for --sweep-tiles and --tile: a longer build
 #   make exercise04 step04 with holes to fill in; make hunt1: a step with a bug to find; make playground: your kernel beside step04
-#   make diff04     show what step04 changes of step03 (diff06 and diff07: of step04), in colour on a terminal
+#   make diff04     show what step04 changes of the step before it, in colour on a terminal
+#   make test       build and pass the tests (the GPU's too, where there is one)
+#   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the figures in documents, docs/figures
+#   make plots      draw the figures of the results in docs/results, or of RESULTS=file (needs Matplotlib)
+#   make clean      remove the build folder and the links to programs
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024", TABLE_FLAGS="--dtype fp16"
 MAKEFLAGS += --no-print-directory
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+named = $(shell sed -n 's/^== \([^ ]*\).*/\1/p' docs/exercises/$(1).txt 2> /dev/null)
 STEPS := $(sort $(foreach file,$(notdir $(wildcard steps/step[0-9][0-9]_*.cu)),$(firstword $(subst _, ,$(file)))))
-EXERCISES := $(sort $(foreach file,$(notdir $(wildcard docs/exercises/exercise[0-9][0-9]_*.cu)),$(firstword $(subst _, ,$(file)))))
-HUNTS := $(addprefix hunt,1 2 3 4 5 6 7)
-PROGRAMS := $(STEPS) $(EXERCISES) $(HUNTS) playground yardstick
+PROGRAMS := $(STEPS) $(call named,exercises) $(call named,hunts) playground yardstick
+TILES := $(addsuffix -tiles,$(filter-out step00,$(STEPS)))
 DIFFS := $(patsubst step%,diff%,$(filter-out step00 step01,$(STEPS)))
 # setup.sh leaves a newer CMake in .tools where the system's is older than 3.24. Looked up when used: setup.sh runs first.
-CMAKE = $(shell [ -x .tools/bin/cmake ] && echo $(CURDIR)/.tools/bin/cmake || echo cmake)
-CTEST = $(shell [ -x .tools/bin/ctest ] && echo $(CURDIR)/.tools/bin/ctest || echo ctest)
+CMAKE = $(shell [ -x .tools/bin/cmake ] && echo .tools/bin/cmake || echo cmake)
+CTEST = $(shell [ -x .tools/bin/ctest ] && echo .tools/bin/ctest || echo ctest)
+CONFIGURE = $(CMAKE) -S . -B $(BUILD) $(CMAKE_FLAGS)
+LINK = ln -sfn $(2) $(1) 2> /dev/null || echo "$(1) is $(2): no link to it can be made here"
+KNOWS = grep -qw $(1) $(BUILD)/steps/known
 
 .NOTPARALLEL:  # CMake has its own -j
-.PHONY: demo steps table test clean $(PROGRAMS) $(DIFFS)
+.PHONY: demo help steps table test clean $(PROGRAMS) $(TILES) $(DIFFS)
 # Step by step, so that the first result is there after the first build; the table runs them all once more.
 demo: $(BUILD)/CMakeCache.txt
 	@set -e; for step in $(STEPS); do \
 	  $(MAKE) $$step; \
-	  [ $$step = step00 ] || ./$$step $(RUN_FLAGS) | grep -E '^(step|exact)' || true; \
+	  [ $$step = step00 ] || $(BUILD)/$$step $(RUN_FLAGS) | grep -E '^(step|exact)' || true; \
 	done
-	@python3 plots/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
+	@python3 plots/tables/steps_table.py --folder $(BUILD) $(RUN_FLAGS)
+
+help:
+	@sed -n '/^#   make/s/^#//p; s/^# Variables/Variables/p' Makefile
 
 steps: $(STEPS)
 
+# A step that is new since CMake last looked is no target yet.
 $(PROGRAMS): $(BUILD)/CMakeCache.txt
+	@case $@ in step*) $(call KNOWS,$@) || $(CONFIGURE) > /dev/null;; esac
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
-	@ln -sf $(BUILD)/$@ $@
+	@$(call LINK,$@,$(BUILD)/$@)
 	@case $@ in hunt*) echo "$@ is built from $(BUILD)/variants/$@/steps";; esac
 
-# A step is compared with the one before it, step06 and step07 with the forward that both go on from. Both programs end with 1 where the files differ.
-BEFORE_06 := step04
-BEFORE_07 := step04
+$(TILES): %-tiles: $(BUILD)/CMakeCache.txt
+	@$(call KNOWS,$*) || $(CONFIGURE) > /dev/null
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
+	@$(call LINK,$*,$(BUILD)/tiles/$*)
+
+# What the step itself says, once it is built; until then the one before it. Both programs end with 1 where the files differ.
 $(DIFFS): diff%:
-	@set -- $(if $(BEFORE_$*),steps/$(BEFORE_$*)_*.cu steps/step$*_*.cu,$$(ls steps/step*_*.cu | grep -B 1 "^steps/step$*_")); \
+	@before=$$($(BUILD)/step$* --describe 2> /dev/null | sed -n 's/.*"before": *"\([^"]*\)".*/\1/p'); \
+	set -- $$(if [ "$$before" ]; then ls steps/$${before}_*.cu; else ls steps/step[0-9][0-9]_*.cu | grep -B 1 "^steps/step$*_" | head -n 1; fi) steps/step$*_*.cu; \
 	if command -v git > /dev/null; then git --no-pager diff --no-index --no-ext-diff --histogram --color=auto $$1 $$2; else diff -u $$1 $$2; fi; [ $$? -le 1 ]
 
 # Without a GPU, or with --out elsewhere, nothing new can be drawn. The yardstick is a target only where CMake has found CUDA and cuBLAS.
 RESULTS_SUM := cat docs/results/*.json 2> /dev/null | cksum
 table: $(BUILD)/CMakeCache.txt
-	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS) $$($(CMAKE) --build $(BUILD) --target help | grep -ow yardstick | head -n 1)
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $(STEPS) step04-tiles $$($(CMAKE) --build $(BUILD) --target help | grep -ow yardstick | head -n 1)
 	@before=$$($(RESULTS_SUM)); \
-	python3 plots/speedup_table.py --run --folder $(BUILD) $(TABLE_FLAGS) || exit; \
-	[ "$$before" = "$$($(RESULTS_SUM))" ] || $(MAKE) plots
+	python3 plots/measuring/measure.py --folder $(BUILD) $(TABLE_FLAGS) || exit; \
+	[ "$$before" = "$$($(RESULTS_SUM))" ] || $(MAKE) plots || true
 
+# Mutants, hunts and exercises follow the steps' text. One that an edit has left without its place fails alone, in its test.
 test: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target variants -- $(if $(wildcard $(BUILD)/build.ninja),-k 0,-k) || echo "go on: their tests say which are missing"
 	@$(CTEST) --test-dir $(BUILD) --output-on-failure
 
-# setup.sh installs the system's Matplotlib, which a python3 from elsewhere (conda, pyenv, a venv) does not see.
-PYTHONS ?= python3 /usr/bin/python3
-WITH_MATPLOTLIB := for python in $(PYTHONS); do $$python -c 'import matplotlib' 2> /dev/null && echo $$python && break; done
+# What was drawn from the same results stays as it is. Without Matplotlib the script says how to get it.
 .PHONY: plots
 plots:
-	@python=$$($(WITH_MATPLOTLIB)) || { ./setup.sh plots; python=$$($(WITH_MATPLOTLIB)) || python=python3; }; \
-	$$python plots/draw_all.py $(RESULTS)
+	@$$(sh cmake/python_with.sh matplotlib || echo python3) plots/figures/draw_all.py $(RESULTS)
 
 $(BUILD)/CMakeCache.txt:
 	@./setup.sh
-	@$(CMAKE) -S . -B $(BUILD) $(CMAKE_FLAGS) || { rm -f $@; exit 1; }
+	@$(CONFIGURE) || { rm -f $@; exit 1; }
 
 clean:
 	rm -rf $(BUILD) $(PROGRAMS)

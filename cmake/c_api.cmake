@@ -1,5 +1,5 @@
 # attention_c: libattention_steps.so, all steps behind the C interface of common/c_api, for Python (plots/attention_steps.py).
-# attention_c_without_rescale: the same interface with a mistake in step04, which plots/swap_check.py must reject.
+# attention_c_without_rescale: the same interface with a mistake in step04, which plots/measuring/swap_check.py must reject.
 #
 # The GPU's objects serve the library and the executables alike: position-independent host code costs them nothing. The CPU
 # executor's are compiled once more, because the executables reach its thread-local variables in one instruction and a library
@@ -52,17 +52,11 @@ foreach(step IN LISTS steps)
 endforeach()
 attn_add_c_library(attention_c attention_steps ${parts})
 
-# step04 with the rescale left out: what was summed before the maximum grew keeps its old scale. The backward is step05's own.
-set(mutant_folder ${CMAKE_BINARY_DIR}/without_rescale)
-set(step04 steps/step04_online_softmax.cu)
-set(rescale "alpha = exp2_or_zero(scale * (m[i] - base));")
-file(READ ${step04} text)
-attn_replace_once(text "${text}" "${rescale}" "alpha = 1;" ${step04})
-attn_write_if_different(${mutant_folder}/${step04} "${text}")
-set(DEVICE cpu)
-set(STEP_ID step04)
-set(STEP_FILE ${step04})
-configure_file(cmake/step_source.in ${mutant_folder}/step04_cpu.cpp @ONLY)
-attn_add_c_step(step04_without_rescale_in_c ${mutant_folder}/step04_cpu.cpp)
-target_include_directories(step04_without_rescale_in_c BEFORE PRIVATE ${mutant_folder})
-attn_add_c_library(attention_c_without_rescale attention_without_rescale step04_without_rescale_in_c step05_cpu_in_c)
+# step04 with the rescale left out, as in tests/mutants: what was summed before the maximum grew keeps its old scale. The backward is step05's own.
+if(Python3_FOUND)
+  attn_add_edit(without_rescale ${PROJECT_SOURCE_DIR}/tests/mutants/mutants.txt rescale_left_out)
+  attn_add_c_part(without_rescale_in_c ${PROJECT_SOURCE_DIR}/cmake/edited_step.cpp)
+  attn_use_edit(without_rescale_in_c without_rescale)
+  attn_add_c_library(attention_c_without_rescale attention_without_rescale without_rescale_in_c step05_cpu_in_c)
+  set_target_properties(without_rescale_in_c attention_c_without_rescale PROPERTIES EXCLUDE_FROM_ALL ON)
+endif()

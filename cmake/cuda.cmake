@@ -1,4 +1,5 @@
-# Finds nvcc and the architecture to build for. Sets ATTN_HAVE_CUDA.
+# Finds nvcc and the architecture to build for. Sets ATTN_HAVE_CUDA, and ATTN_GPU_TILES where it is not
+# a guess which GPU the build is for.
 #
 # nvcc: -DATTN_NVCC=..., CUDACXX, PATH, then the places where NVIDIA's installers put it. -DATTN_NVCC=none plays a machine
 # without nvcc. Architecture: -DCMAKE_CUDA_ARCHITECTURES=..., CUDAARCHS, else that of the GPU in this machine, else
@@ -66,12 +67,14 @@ if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(why "the GPU found")
   else()
     set(architectures 80)
+    set(ATTN_GPU_TILES OFF CACHE BOOL "Compile all tiles for the GPU, not the default ones alone, into tests and stepNN-tiles")
     set(why "no GPU found; choose another with -DCMAKE_CUDA_ARCHITECTURES=...")
   endif()
   set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPU architectures to build for")
 else()
   set(why "as asked")
 endif()
+set(ATTN_GPU_TILES ON CACHE BOOL "Compile all tiles for the GPU, not the default ones alone, into tests and stepNN-tiles")
 
 set(CMAKE_CUDA_COMPILER ${ATTN_NVCC})
 if(NOT CMAKE_CUDA_HOST_COMPILER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -1,10 +1,9 @@
 # Python, for the tests: of the interpreters here the first that has NumPy (setup.sh installs the system's), else any.
-foreach(candidate IN ITEMS python3 /usr/bin/python3)
-  if(NOT Python3_EXECUTABLE)
-    execute_process(COMMAND ${candidate} -c "import numpy, sys; print(sys.executable)" OUTPUT_VARIABLE python RESULT_VARIABLE failed OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    if(failed EQUAL 0)
-      set(Python3_EXECUTABLE ${python})
-    endif()
+if(NOT Python3_EXECUTABLE)
+  execute_process(COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/python_with.sh numpy OUTPUT_VARIABLE python RESULT_VARIABLE failed
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(failed EQUAL 0)
+    set(Python3_EXECUTABLE ${python})
   endif()
-endforeach()
-find_package(Python3 COMPONENTS Interpreter QUIET)
+endif()
+find_package(Python3 3.10 COMPONENTS Interpreter QUIET)

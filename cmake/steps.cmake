@@ -1,36 +1,68 @@
-# attn_add_kernels(id file) adds
-#   <id>_cpu, <id>_gpu   object libraries: the same file for the CPU executor (host compiler) and for CUDA (nvcc)
-# and sets <id>_objects to those that this build has. The file defines attention::ATTN_DEVICE::<id>::step(); the generated source
-# includes it and registers that step.
-function(attn_add_kernels STEP_ID STEP_FILE)
-  set(DEVICE cpu)
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_cpu.cpp @ONLY)
-  add_library(${STEP_ID}_cpu OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_cpu.cpp)
-  target_compile_definitions(${STEP_ID}_cpu PRIVATE ATTN_DEVICE_CPU)
-  target_link_libraries(${STEP_ID}_cpu PRIVATE harness)
-  set(objects ${STEP_ID}_cpu)
-
-  if(ATTN_HAVE_CUDA)
-    set(DEVICE gpu)
-    configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu @ONLY)
-    add_library(${STEP_ID}_gpu OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu)
-    target_compile_options(${STEP_ID}_gpu PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo>)
-    target_link_libraries(${STEP_ID}_gpu PRIVATE harness)
-    set_target_properties(${STEP_ID}_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON)  # they go into libattention_steps.so too
-    list(APPEND objects ${STEP_ID}_gpu)
+# attn_add_kernels(name id file device) adds the object library `name`: the kernels of `file` for the CPU executor (device cpu, the
+# host compiler) or for CUDA (gpu, nvcc). The file defines attention::ATTN_DEVICE::<id>::step(); the generated source includes it
+# and registers that step. Nothing here reads the file: cmake/check_names.sh does, when it is built.
+#   -O1: as fast as -O3 here, whose code waits for the executor's checks, and compiled in a third of the time
+#   one error is enough: a mistake in a kernel is found once for each tile
+function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
+  set(source ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_${DEVICE}.cpp)
+  if(DEVICE STREQUAL "gpu")
+    set(source ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu)
   endif()
-  set(${STEP_ID}_objects ${objects} PARENT_SCOPE)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${source} @ONLY)
+  if(NOT TARGET ${STEP_ID}_names)
+    add_custom_target(${STEP_ID}_names COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/check_names.sh ${STEP_FILE} ${STEP_ID}
+                      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
+  endif()
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${source})
+  add_dependencies(${name} ${STEP_ID}_names)
+  target_link_libraries(${name} PRIVATE harness)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-Wfatal-errors>
+                         $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcudafe=--error_limit=1>)
+  foreach(language IN ITEMS CXX CUDA)
+    set_target_properties(${name} PROPERTIES ${language}_COMPILER_LAUNCHER "sh;${PROJECT_SOURCE_DIR}/cmake/compile.sh;${CMAKE_BINARY_DIR}/steps/${name}.log;${CMAKE_${language}_COMPILER_LAUNCHER}")
+  endforeach()
+  if(DEVICE STREQUAL "cpu")
+    target_compile_definitions(${name} PRIVATE ATTN_DEVICE_CPU)
+  else()
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)  # they go into libattention_steps.so too
+  endif()
 endfunction()
 
-# attn_add_step(steps/stepNN_name.cu) adds stepNN, the executable, in the top of the build folder, and appends its objects to the
-# global property ATTN_STEP_OBJECTS, for the tests, which link all steps at once.
+# attn_add_program(target id folder objects...) adds the executable <folder>/<id> of the harness and these kernels.
+function(attn_add_program target STEP_ID folder)
+  add_executable(${target} EXCLUDE_FROM_ALL)
+  target_link_libraries(${target} PRIVATE harness_main ${ARGN} harness)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${STEP_ID} RUNTIME_OUTPUT_DIRECTORY ${folder})
+endfunction()
+
+# attn_add_step(steps/stepNN_name.cu) adds
+#   stepNN        the executable, in the top of the build folder, with the tiles that are chosen when none is asked for (shapes.h)
+#   stepNN-tiles  tiles/stepNN, with all tiles, for sweeps and tests: built only when asked for. Where this machine has no GPU and
+#                 no architecture was asked for, on the CPU executor alone: compiling them all for a GPU takes minutes
+# and appends to the global properties ATTN_STEPS its name and to ATTN_STEP_OBJECTS its kernels with all tiles, for the tests, which
+# link all steps at once.
 function(attn_add_step STEP_FILE)
   string(REGEX MATCH "step[0-9][0-9]" STEP_ID ${STEP_FILE})
-  attn_add_kernels(${STEP_ID} ${STEP_FILE})
-  add_executable(${STEP_ID})
-  target_link_libraries(${STEP_ID} PRIVATE harness_main ${${STEP_ID}_objects} harness)
-  set_target_properties(${STEP_ID} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
-  set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${${STEP_ID}_objects})
+  attn_add_kernels(${STEP_ID}_cpu ${STEP_ID} ${STEP_FILE} cpu)
+  attn_add_kernels(${STEP_ID}_cpu_tiles ${STEP_ID} ${STEP_FILE} cpu)
+  target_compile_definitions(${STEP_ID}_cpu_tiles PRIVATE ATTN_ALL_TILES)
+  set(objects ${STEP_ID}_cpu)
+  set(all_objects ${STEP_ID}_cpu_tiles)
+  if(ATTN_HAVE_CUDA)
+    attn_add_kernels(${STEP_ID}_gpu ${STEP_ID} ${STEP_FILE} gpu)
+    list(APPEND objects ${STEP_ID}_gpu)
+    if(ATTN_GPU_TILES)
+      attn_add_kernels(${STEP_ID}_gpu_tiles ${STEP_ID} ${STEP_FILE} gpu)
+      target_compile_definitions(${STEP_ID}_gpu_tiles PRIVATE ATTN_ALL_TILES)
+      list(APPEND all_objects ${STEP_ID}_gpu_tiles)
+    else()
+      list(APPEND all_objects ${STEP_ID}_gpu)
+    endif()
+  endif()
+  attn_add_program(${STEP_ID} ${STEP_ID} ${CMAKE_BINARY_DIR} ${objects})
+  set_target_properties(${STEP_ID} PROPERTIES EXCLUDE_FROM_ALL OFF)
+  attn_add_program(${STEP_ID}-tiles ${STEP_ID} ${CMAKE_BINARY_DIR}/tiles ${all_objects})
+  set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${all_objects})
   set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
 endfunction()
 
@@ -63,7 +95,7 @@ function(attn_add_hopper_step STEP_FILE)
     target_compile_options(${STEP_ID}_gpu PRIVATE --expt-relaxed-constexpr -lineinfo --generate-code=arch=compute_90a,code=sm_90a -Xptxas=-v)
     target_link_libraries(${STEP_ID}_gpu PRIVATE harness)
     set_target_properties(${STEP_ID}_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_ARCHITECTURES OFF
-                          CUDA_COMPILER_LAUNCHER "sh;${PROJECT_SOURCE_DIR}/cmake/keep_output.sh;${CMAKE_BINARY_DIR}/steps/${STEP_ID}_ptxas.log")
+                          CUDA_COMPILER_LAUNCHER "sh;${PROJECT_SOURCE_DIR}/cmake/compile.sh;${CMAKE_BINARY_DIR}/steps/${STEP_ID}_ptxas.log")
     list(APPEND objects ${STEP_ID}_gpu)
     set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${STEP_ID}_gpu)
     set_property(GLOBAL APPEND PROPERTY ATTN_PTXAS_LOGS ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_ptxas.log)
@@ -74,24 +106,20 @@ function(attn_add_hopper_step STEP_FILE)
   set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
 endfunction()
 
-set(ATTN_FEW_TILES ${CMAKE_BINARY_DIR}/few_tiles)
-
 # attn_add_exercise(id file) adds the executable <id>, whose kernels are none of the steps': built only when it is asked for, and
-# with few tiles (variant.cmake), so that its reader waits seconds.
+# with the tiles for head_dim up to 64 alone, so that its reader waits seconds.
 function(attn_add_exercise STEP_ID STEP_FILE)
-  file(READ ${PROJECT_SOURCE_DIR}/common/tile/shapes.h shapes)
-  attn_keep_few_tiles(shapes "${shapes}")
-  attn_write_if_different(${ATTN_FEW_TILES}/common/tile/shapes.h "${shapes}")
-  attn_add_kernels(${STEP_ID} ${STEP_FILE})
-  foreach(object IN LISTS ${STEP_ID}_objects)
-    target_include_directories(${object} BEFORE PRIVATE ${ATTN_FEW_TILES})
-    # What a missing line would use stays unused. -O1: nobody waits for the executor, but for the compiler.
-    target_compile_options(${object} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-unused;-Wno-unused-parameter;-O1>" $<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=177,550>)
-    set_target_properties(${object} PROPERTIES EXCLUDE_FROM_ALL ON)
+  set(objects "")
+  foreach(device IN ITEMS cpu gpu)
+    if(device STREQUAL "cpu" OR ATTN_HAVE_CUDA)
+      attn_add_kernels(${STEP_ID}_${device} ${STEP_ID} ${STEP_FILE} ${device})
+      target_compile_definitions(${STEP_ID}_${device} PRIVATE ATTN_LARGEST_HEAD_DIM=64)
+      # What a missing line would use stays unused.
+      target_compile_options(${STEP_ID}_${device} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused;-Wno-unused-parameter> $<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=177,550>)
+      list(APPEND objects ${STEP_ID}_${device})
+    endif()
   endforeach()
-  add_executable(${STEP_ID} EXCLUDE_FROM_ALL)
-  target_link_libraries(${STEP_ID} PRIVATE harness_main ${${STEP_ID}_objects} harness)
-  set_target_properties(${STEP_ID} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  attn_add_program(${STEP_ID} ${STEP_ID} ${CMAKE_BINARY_DIR} ${objects})
 endfunction()
 
 # attn_add_yardstick(file) adds the executable yardstick, with the harness of a step and kernels for the GPU alone.

@@ -1,80 +1,39 @@
-# attn_add_variant(name step file old new [file old new ...]) adds the executable variants/name: `step` for the CPU executor alone,
-# built from a copy of steps/ and common/tile/ in which `old` in `file` has become `new`. `old` must stand in the file exactly
-# once, so that a change of the source cannot turn a mutant into the original without anyone noticing: then configuring stops.
-# The variants are compiled at -O1 and hold few tiles (attn_keep_few_tiles), those of the split product only where it is what changes:
-# that keeps their build short.
+# Steps with some text changed, for the CPU executor alone: hunts and mutants. The texts are changed when a variant is built, by
+# cmake/edit.py; nothing is read of them before, and one whose text has gone fails alone.
 set(ATTN_VARIANT_FOLDER ${CMAKE_BINARY_DIR}/variants)
+file(GLOB ATTN_VARIANT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/steps/*.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
 
-file(GLOB variant_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/steps/*.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
-list(FILTER variant_sources EXCLUDE REGEX "step00_|_hopper_|/warpgroup.h|/swizzle.h")  # for GPUs alone: they do not run on the CPU executor
-foreach(source IN LISTS variant_sources)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${source})
-endforeach()
-
-# Writes `text` unless the file holds it already: an unchanged copy is not compiled again.
-function(attn_write_if_different path text)
-  file(WRITE ${path}.new "${text}")
-  file(COPY_FILE ${path}.new ${path} ONLY_IF_DIFFERENT)
-  file(REMOVE ${path}.new)
+# attn_names_of_edits(result file): "name|stepNN" of each edit in a file of edits.
+function(attn_names_of_edits result file)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(STRINGS ${file} lines REGEX "^== ")
+  list(TRANSFORM lines REPLACE "^== ([^ ]+) (step[0-9][0-9]).*" "\\1|\\2")
+  set(${result} ${lines} PARENT_SCOPE)
 endfunction()
 
-# text with its only `old` replaced by `new`; `file` is for the message.
-function(attn_replace_once result text old new file)
-  string(FIND "${text}" "${old}" first)
-  string(FIND "${text}" "${old}" last REVERSE)
-  if(first EQUAL -1)
-    message(FATAL_ERROR "${file} no longer contains \"${old}\": bring ${CMAKE_CURRENT_LIST_FILE} up to date")
-  elseif(NOT first EQUAL last)
-    message(FATAL_ERROR "${file} contains \"${old}\" more than once: give ${CMAKE_CURRENT_LIST_FILE} a longer piece of that line")
-  endif()
-  string(REPLACE "${old}" "${new}" text "${text}")
-  set(${result} "${text}" PARENT_SCOPE)
+# attn_add_edit(target edits name): makes <ATTN_VARIANT_FOLDER>/<target>, the sources with that edit, whose edited_step.h is the step.
+function(attn_add_edit target edits name)
+  set(folder ${ATTN_VARIANT_FOLDER}/${target})
+  add_custom_command(OUTPUT ${folder}.made VERBATIM
+    COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/cmake/edit.py ${edits} ${name} ${PROJECT_SOURCE_DIR} ${folder}
+    COMMAND ${CMAKE_COMMAND} -E touch ${folder}.made
+    DEPENDS ${PROJECT_SOURCE_DIR}/cmake/edit.py ${edits} ${ATTN_VARIANT_SOURCES})
+  add_custom_target(${target}_edit DEPENDS ${folder}.made)
 endfunction()
 
-# The text of common/tile/shapes.h with the tiles for head_dim <= 64 alone, of fp32 (step06: fp16), the split product's too with
-# KEEP_SPLIT: most of a step's build is tiles.
-function(attn_keep_few_tiles result text)
-  string(REGEX REPLACE ",[ \n]*Tile<(float|half|Split<[A-Za-z]+>), [0-9]+, [0-9]+, (128|256), [^>]*>" "" text "${text}")
-  string(REGEX REPLACE ",[ \n]*Tile<bfloat16, [^>]*>" "" text "${text}")
-  string(REGEX REPLACE "TensorCore(Backward)?Tiles<(half|bfloat16)>" "TileList<>" text "${text}")
-  attn_replace_once(text "${text}" "Joined<ForwardTiles, MoreTiles>::type" "ForwardTiles" common/tile/shapes.h)
-  if(NOT "KEEP_SPLIT" IN_LIST ARGN)
-    string(REGEX REPLACE "Split(Backward)?Tiles, " "" text "${text}")
-  endif()
-  set(${result} "${text}" PARENT_SCOPE)
+# attn_use_edit(target edit): compiles cmake/edited_step.cpp in `target` with the sources of that edit.
+function(attn_use_edit target edit)
+  target_include_directories(${target} BEFORE PRIVATE ${ATTN_VARIANT_FOLDER}/${edit})
+  target_compile_definitions(${target} PRIVATE ATTN_DEVICE_CPU ATTN_LARGEST_HEAD_DIM=64)  # few tiles keep the build short
+  target_compile_options(${target} PRIVATE -O1 -w)
+  add_dependencies(${target} ${edit}_edit)
 endfunction()
 
-function(attn_add_variant name step)
-  set(folder ${ATTN_VARIANT_FOLDER}/${name})
-  foreach(source IN LISTS variant_sources)
-    file(READ ${PROJECT_SOURCE_DIR}/${source} text)
-    if(source STREQUAL common/tile/shapes.h)
-      set(keep "")
-      if("common/tile/split_product.h" IN_LIST ARGV)  # it is what changes
-        set(keep KEEP_SPLIT)
-      endif()
-      attn_keep_few_tiles(text "${text}" ${keep})
-    endif()
-    math(EXPR last "${ARGC} - 1")
-    foreach(at RANGE 2 ${last} 3)
-      math(EXPR old "${at} + 1")
-      math(EXPR new "${at} + 2")
-      if(source STREQUAL "${ARGV${at}}")
-        attn_replace_once(text "${text}" "${ARGV${old}}" "${ARGV${new}}" ${source})
-      endif()
-    endforeach()
-    attn_write_if_different(${folder}/${source} "${text}")
-  endforeach()
-
-  file(GLOB STEP_FILE RELATIVE ${folder} ${folder}/steps/${step}_*.cu)
-  set(STEP_ID ${step})
-  set(DEVICE cpu)
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${folder}/${step}_cpu.cpp @ONLY)
-  add_executable(${name} EXCLUDE_FROM_ALL ${folder}/${step}_cpu.cpp)
-  target_include_directories(${name} BEFORE PRIVATE ${folder})
-  target_compile_definitions(${name} PRIVATE ATTN_DEVICE_CPU)
-  target_compile_options(${name} PRIVATE -O1)
-  target_link_libraries(${name} PRIVATE harness_main harness)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${folder})
+# attn_add_variant(target step edits name folder) adds the executable <folder>/<target>: `step` with that edit.
+function(attn_add_variant target step edits name folder)
+  attn_add_edit(${target} ${edits} ${name})
+  add_executable(${target} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/edited_step.cpp)
+  attn_use_edit(${target} ${target})
+  target_link_libraries(${target} PRIVATE harness_main harness)
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${folder})
 endfunction()

@@ -5,10 +5,10 @@
     dq, dk, dv = steps.backward("step05", q, k, v, o, lse, d_o, causal=True)
 
 Tensors are NumPy arrays or PyTorch tensors, contiguous: q, o, d_o, dq [batch, heads, seqlen_q, head_dim], k, v, dk, dv
-[batch, heads, seqlen_k, head_dim], lse [batch, heads, seqlen_q] in float32. What lies on a GPU runs there, the rest on the CPU
-executor. In float32 `product="tensor-cores"` is --product of the command line. common/c_api/attention_steps.h is the interface
-underneath. Needs NumPy or PyTorch, whichever the tensors come from.
-"""
+[batch, heads, seqlen_k, head_dim], lse [batch, heads, seqlen_q] in float32. What lies on a GPU runs there, the rest on
+the CPU executor. In float32 `product="tensor-cores"` is --product of the command line. common/c_api/attention_steps.h
+is the interface underneath. Needs NumPy or PyTorch, whichever the tensors come from."""
+
 import contextlib
 import ctypes
 import pathlib
@@ -19,7 +19,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 
 class StepError(Exception):
-    """A call that failed. `code` is the exit code of the steps' command line (3: this step cannot serve this device or shape)."""
+    """A call that failed. `code` is the exit code of the steps' command line (3: this step cannot serve this device or
+    shape)."""
 
     def __init__(self, code, line):
         super().__init__(line)
@@ -31,9 +32,20 @@ class LibraryMissing(Exception):
 
 
 class _Problem(ctypes.Structure):
-    _fields_ = [("device", ctypes.c_int32), ("dtype", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads", ctypes.c_int64),
-                ("seqlen_q", ctypes.c_int64), ("seqlen_k", ctypes.c_int64), ("head_dim", ctypes.c_int64), ("causal", ctypes.c_int32),
-                ("softmax_scale", ctypes.c_float), ("tile_br", ctypes.c_int32), ("tile_bc", ctypes.c_int32), ("product", ctypes.c_int32)]
+    _fields_ = [
+        ("device", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("batch", ctypes.c_int64),
+        ("heads", ctypes.c_int64),
+        ("seqlen_q", ctypes.c_int64),
+        ("seqlen_k", ctypes.c_int64),
+        ("head_dim", ctypes.c_int64),
+        ("causal", ctypes.c_int32),
+        ("softmax_scale", ctypes.c_float),
+        ("tile_br", ctypes.c_int32),
+        ("tile_bc", ctypes.c_int32),
+        ("product", ctypes.c_int32),
+    ]
 
 
 class _Tensors(ctypes.Structure):
@@ -42,8 +54,15 @@ class _Tensors(ctypes.Structure):
 
 class Plan(ctypes.Structure):
     """What a call asks for: tile, bytes of scratch beyond the tensors, kernels, FLOPs."""
-    _fields_ = [("tile_br", ctypes.c_int32), ("tile_bc", ctypes.c_int32), ("workspace_bytes", ctypes.c_int64), ("kernels", ctypes.c_int32),
-                ("useful_flops", ctypes.c_int64), ("executed_flops", ctypes.c_int64)]
+
+    _fields_ = [
+        ("tile_br", ctypes.c_int32),
+        ("tile_bc", ctypes.c_int32),
+        ("workspace_bytes", ctypes.c_int64),
+        ("kernels", ctypes.c_int32),
+        ("useful_flops", ctypes.c_int64),
+        ("executed_flops", ctypes.c_int64),
+    ]
 
 
 class _NumpyTensors:
@@ -64,14 +83,16 @@ class _NumpyTensors:
     @staticmethod
     def empty(like, shape, dtype, nan):
         import numpy
+
         return numpy.full(shape, numpy.nan, dtype) if nan else numpy.empty(shape, dtype)
 
     @staticmethod
     def workspace(like, size):
         import numpy
+
         memory = numpy.empty(size + 255, numpy.uint8)  # NumPy aligns less than a scratch buffer is promised
         start = -memory.ctypes.data % 256
-        return memory[start:start + size]
+        return memory[start : start + size]
 
 
 class _TorchTensors:
@@ -82,6 +103,7 @@ class _TorchTensors:
     @staticmethod
     def on_gpu(x):
         import torch
+
         if x.device.type == "cpu":
             return False
         if x.device.type != "cuda" or x.device.index != 0:
@@ -97,15 +119,23 @@ class _TorchTensors:
     @staticmethod
     def empty(like, shape, dtype, nan):
         import torch
+
         dtype = getattr(torch, dtype)
-        return torch.full(shape, float("nan"), dtype=dtype, device=like.device) if nan else torch.empty(shape, dtype=dtype, device=like.device)
+        return (
+            torch.full(shape, float("nan"), dtype=dtype, device=like.device)
+            if nan
+            else torch.empty(shape, dtype=dtype, device=like.device)
+        )
 
     @staticmethod
     def workspace(like, size):
         import torch
-        memory = torch.empty(size + (0 if like.is_cuda else 255), dtype=torch.uint8, device=like.device)  # CUDA's memory is aligned to 256 bytes or more
+
+        memory = torch.empty(
+            size + (0 if like.is_cuda else 255), dtype=torch.uint8, device=like.device
+        )  # CUDA's memory is aligned to 256 bytes or more
         start = -memory.data_ptr() % 256
-        return memory[start:start + size]
+        return memory[start : start + size]
 
 
 def _tensors_of(x):
@@ -113,8 +143,9 @@ def _tensors_of(x):
 
 
 class Steps:
-    """The library. Every call raises StepError with the library's line when it fails, ValueError for tensors that do not fit each
-    other. An option `nan=True` fills the outputs with NaN first, so that an element that no kernel wrote shows."""
+    """The library. Every call raises StepError with the library's line when it fails, ValueError for tensors that do
+    not fit each other. An option `nan=True` fills the outputs with NaN first, so that an element that no kernel wrote
+    shows."""
 
     def __init__(self, path):
         try:
@@ -133,7 +164,9 @@ class Steps:
             return cls(pathlib.Path(path).resolve())
         built = sorted(REPOSITORY.glob("build*/libattention_steps.so"), key=lambda file: file.stat().st_mtime)
         if not built:
-            raise LibraryMissing("no libattention_steps.so in build*/: cmake -B build && cmake --build build --target attention_c")
+            raise LibraryMissing(
+                "no libattention_steps.so in build*/: cmake -B build && cmake --build build --target attention_c"
+            )
         return cls(built[-1])
 
     @property
@@ -144,7 +177,13 @@ class Steps:
     def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0), product=None):
         """The Plan of a call with these tensors."""
         plan = Plan()
-        self._call("attention_plan", step.encode(), method.encode(), ctypes.byref(self._problem(q, k, causal, softmax_scale, tile, product)), ctypes.byref(plan))
+        self._call(
+            "attention_plan",
+            step.encode(),
+            method.encode(),
+            ctypes.byref(self._problem(q, k, causal, softmax_scale, tile, product)),
+            ctypes.byref(plan),
+        )
         return plan
 
     def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, nan=False):
@@ -153,16 +192,42 @@ class Steps:
         o, lse = kind.empty(q, q.shape, _dtype(q), nan), kind.empty(q, q.shape[:3], "float32", nan)
         problem = self._problem(q, k, causal, softmax_scale, tile, product)
         with self._workspace(step, "forward", problem, q) as workspace:
-            self._call("attention_forward", step.encode(), ctypes.byref(problem), self._addresses(q=q, k=k, v=v, o=o, lse=lse), workspace)
+            self._call(
+                "attention_forward",
+                step.encode(),
+                ctypes.byref(problem),
+                self._addresses(q=q, k=k, v=v, o=o, lse=lse),
+                workspace,
+            )
         return o, lse
 
-    def backward(self, step, q, k, v, o, lse, d_o, *, method="recompute backward", causal=False, softmax_scale=None, tile=(0, 0), product=None, nan=False):
-        """(dq, dk, dv) by `step`; o and lse are a forward's. A method that needs more than those is prepared here, each time."""
-        prepared = self.prepare(step, q, k, v, o, lse, method=method, causal=causal, softmax_scale=softmax_scale, tile=tile, product=product)
+    def backward(
+        self,
+        step,
+        q,
+        k,
+        v,
+        o,
+        lse,
+        d_o,
+        *,
+        method="recompute backward",
+        causal=False,
+        softmax_scale=None,
+        tile=(0, 0),
+        product=None,
+        nan=False,
+    ):
+        """(dq, dk, dv) by `step`; o and lse are a forward's. A method that needs more than those is prepared here, each
+        time."""
+        prepared = self.prepare(
+            step, q, k, v, o, lse, method=method, causal=causal, softmax_scale=softmax_scale, tile=tile, product=product
+        )
         return prepared(d_o, nan=nan)
 
     def prepare(self, step, q, k, v, o, lse, *, method, causal=False, softmax_scale=None, tile=(0, 0), product=None):
-        """What the forward would have saved for this backward (the standard backward's P), and a function of d_o that runs it."""
+        """What the forward would have saved for this backward (the standard backward's P), and a function of d_o that
+        runs it."""
         problem = self._problem(q, k, causal, softmax_scale, tile, product)
         kind = _tensors_of(q)
         size = self._workspace_bytes(step, method, problem)
@@ -182,7 +247,9 @@ class Steps:
 
     def _problem(self, q, k, causal, softmax_scale, tile, product):
         if len(q.shape) != 4 or len(k.shape) != 4:
-            raise ValueError(f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)} and {tuple(k.shape)}")
+            raise ValueError(
+                f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)} and {tuple(k.shape)}"
+            )
         batch, heads, seqlen_q, head_dim = q.shape
         if (k.shape[0], k.shape[1], k.shape[3]) != (batch, heads, head_dim):
             raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} differ in batch, heads or head_dim")
@@ -190,8 +257,22 @@ class Steps:
             raise ValueError(f"dtype {_dtype(q)}: the steps take {', '.join(DTYPES)}")
         if product not in PRODUCTS:
             raise ValueError(f"product {product!r}: cuda-cores or tensor-cores")
-        scale = head_dim ** -0.5 if softmax_scale is None else softmax_scale
-        return _Problem(int(_tensors_of(q).on_gpu(q)), DTYPES[_dtype(q)], batch, heads, seqlen_q, k.shape[2], head_dim, int(causal), scale, *tile, PRODUCTS[product])
+        if 0 in (*q.shape, k.shape[2]):
+            raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)}: sizes must be positive")
+        scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+        return _Problem(
+            int(_tensors_of(q).on_gpu(q)),
+            DTYPES[_dtype(q)],
+            batch,
+            heads,
+            seqlen_q,
+            k.shape[2],
+            head_dim,
+            int(causal),
+            scale,
+            *tile,
+            PRODUCTS[product],
+        )
 
     def _workspace_bytes(self, step, method, problem):
         plan = Plan()
@@ -208,12 +289,22 @@ class Steps:
 
     def _addresses(self, **tensors):
         q, k = tensors["q"], tensors["k"]
-        shapes = {"lse": q.shape[:3], **dict.fromkeys(("q", "o", "d_o", "dq"), q.shape), **dict.fromkeys(("k", "v", "dk", "dv"), k.shape)}
+        shapes = {
+            "lse": q.shape[:3],
+            **dict.fromkeys(("q", "o", "d_o", "dq"), q.shape),
+            **dict.fromkeys(("k", "v", "dk", "dv"), k.shape),
+        }
         kind = _tensors_of(q)
         for name, x in tensors.items():
             dtype = "float32" if name == "lse" else _dtype(q)
-            if tuple(x.shape) != tuple(shapes[name]) or _dtype(x) != dtype or not kind.contiguous(x) or kind.on_gpu(x) != kind.on_gpu(q):
-                raise ValueError(f"{name} must be {dtype} {tuple(shapes[name])}, contiguous and where q is; it is {_dtype(x)} {tuple(x.shape)}")
+            if tuple(x.shape) != tuple(shapes[name]):
+                raise ValueError(f"{name} must have the shape {tuple(shapes[name])}, not {tuple(x.shape)}")
+            if _dtype(x) != dtype:
+                raise ValueError(f"{name} must be {dtype}, not {_dtype(x)}")
+            if not kind.contiguous(x):
+                raise ValueError(f"{name} must be contiguous (.contiguous() in PyTorch, numpy.ascontiguousarray)")
+            if _tensors_of(x) is not kind or kind.on_gpu(x) != kind.on_gpu(q):
+                raise ValueError(f"{name} must lie where q is, on the {'GPU' if kind.on_gpu(q) else 'CPU'}")
         return ctypes.byref(_Tensors(**{name: kind.address(x) for name, x in tensors.items()}))
 
     def _call(self, function, *arguments):

@@ -31,9 +31,10 @@ class Measurement {
     size_t free = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     if (static_cast<int64_t>(free) < buffer_bytes)
-      throw DeviceFailure("out of GPU memory: step00 needs " + std::to_string(buffer_bytes) + " bytes, " + std::to_string(free) +
-                          " are free; nvidia-smi shows who uses the rest");
-    cuda_check(cudaMalloc(&buffer, static_cast<size_t>(buffer_bytes)), "cudaMalloc of " + std::to_string(buffer_bytes) + " bytes");
+      throw DeviceFailure("out of GPU memory: step00 needs " + std::to_string(buffer_bytes) + " bytes, " +
+                          std::to_string(free) + " are free; nvidia-smi shows who uses the rest");
+    cuda_check(cudaMalloc(&buffer, static_cast<size_t>(buffer_bytes)),
+               "cudaMalloc of " + std::to_string(buffer_bytes) + " bytes");
     cuda_check(cudaMemset(buffer, 0, static_cast<size_t>(buffer_bytes)), "fill with zeros");
   }
   ~Measurement() {  // errors are not looked at: the figures are out, and a destructor must not throw
@@ -45,8 +46,8 @@ class Measurement {
   Measurement(const Measurement&) = delete;
   Measurement& operator=(const Measurement&) = delete;
 
-  /// Seconds per round of work(rounds), which enqueues one or more launches of `kernel`. The rounds are doubled until they take
-  /// 5 ms, which also wakes up a GPU that idled at a low clock; then the median of seven runs.
+  /// Seconds per round of work(rounds), which enqueues one or more launches of `kernel`. The rounds are doubled until
+  /// they take 5 ms, which also wakes up a GPU that idled at a low clock; then the median of seven runs.
   double seconds_per_round(const char* kernel, const std::function<void(int64_t rounds)>& work) {
     const auto run_ms = [&](int64_t rounds) {
       cuda_check(cudaEventRecord(begin_), "cudaEventRecord");
@@ -69,7 +70,8 @@ class Measurement {
   template <class... Params>
   int64_t full_grid(void (*kernel)(Params...), int threads, int64_t sram_bytes) const {
     int blocks = 0;
-    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, static_cast<size_t>(sram_bytes)), "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, static_cast<size_t>(sram_bytes)),
+               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
     return int64_t{std::max(blocks, 1)} * properties.multiProcessorCount;
   }
 
@@ -90,7 +92,8 @@ void measure_peaks(Measurement& m, DeviceFigures& f);
 /// R, FLOP per second of products of tiles in SRAM: tile_products and split_products.
 void measure_tile_products(Measurement& m, DeviceFigures& f);
 
-/// FLOP per second of Hopper's warpgroup products of tiles in SRAM: wgmma_fp16 and wgmma_bf16. Elsewhere there are none.
+/// FLOP per second of Hopper's warpgroup products of tiles in SRAM: wgmma_fp16 and wgmma_bf16. Elsewhere there are
+/// none.
 void measure_warpgroup_products(Measurement& m, DeviceFigures& f);
 
 }  // namespace attention::ATTN_DEVICE::step00

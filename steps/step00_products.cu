@@ -1,4 +1,4 @@
-// step00's products: how many per second an SM makes of numbers in registers, and of tiles in SRAM        docs/00-two-memories.md
+// step00's products: how many a second an SM makes of numbers in registers, and of tiles in SRAM   docs/00-two-memories.md
 #include <algorithm>
 #include <vector>
 
@@ -7,10 +7,11 @@
 
 namespace attention::ATTN_DEVICE::step00 {
 
-// ---- The products ---------------------------------------------------------------------------------------------------------
+// ---- The products ---------------------------------------------------------------------------------------------------
 
-constexpr int kChains = 16;  // independent sums: a multiply-add takes some cycles, and the next one of its chain waits for it
-constexpr int kSteps = 8;    // of each chain per round, so that the loop's own instructions do not count
+constexpr int kChains =
+    16;  // independent sums: a multiply-add takes some cycles, and the next one of its chain waits for it
+constexpr int kSteps = 8;  // of each chain per round, so that the loop's own instructions do not count
 
 /// fp32 multiply-adds (FFMA) on the CUDA cores, all operands in registers: the most that fp32 arithmetic can give.
 __global__ void multiply_fp32(int64_t rounds, float a, float b, float* result) {
@@ -26,8 +27,9 @@ __global__ void multiply_fp32(int64_t rounds, float a, float b, float* result) {
 
 constexpr int kProducts = 8;  // independent 16x8 sums of a warp
 
-/// Tensor-core products of 16x16 by 16x8 elements of type E with fp32 sums, all operands in registers. `one` has 1.0 in both its
-/// halves; signs and low bits differ between lanes, since numbers that never change cost less power than real ones.
+/// Tensor-core products of 16x16 by 16x8 elements of type E with fp32 sums, all operands in registers. `one` has 1.0 in
+/// both its halves; signs and low bits differ between lanes, since numbers that never change cost less power than real
+/// ones.
 template <class E>
 __global__ void multiply_tensor_cores(int64_t rounds, uint32_t one, float* result) {
   uint32_t bits = threadIdx.x * 2654435761u;
@@ -40,7 +42,8 @@ __global__ void multiply_tensor_cores(int64_t rounds, uint32_t one, float* resul
   ATTN_UNROLL for (int i = 0; i < kProducts; ++i) b[i][0] = number(), b[i][1] = number();
   float c[kProducts][4] = {};
   for (int64_t round = 0; round < rounds; ++round)
-    ATTN_UNROLL for (int i = 0; i < kProducts; ++i) tensor_multiply_add<E>(c[i][0], c[i][1], c[i][2], c[i][3], a, b[i][0], b[i][1]);
+    ATTN_UNROLL for (int i = 0; i < kProducts; ++i)
+      tensor_multiply_add<E>(c[i][0], c[i][1], c[i][2], c[i][3], a, b[i][0], b[i][1]);
   float sum = 0;
   ATTN_UNROLL for (int i = 0; i < kProducts; ++i) sum += c[i][0] + c[i][1] + c[i][2] + c[i][3];
   if (sum == 0.123456f) *result = sum;  // never, or once in a lifetime
@@ -55,7 +58,8 @@ struct ProductSram {
 
 template <class E, int Rows, int Cols>
 __device__ void fill_tile(SramTile<E, Rows, Cols>& tile) {
-  for (int n = threadIdx.x; n < Rows * Cols; n += blockDim.x) tile.store(n / Cols, n % Cols, static_cast<float>(n * 7 % 31 - 15) / 16);
+  for (int n = threadIdx.x; n < Rows * Cols; n += blockDim.x)
+    tile.store(n / Cols, n % Cols, static_cast<float>(n * 7 % 31 - 15) / 16);
 }
 template <int Rows, int Cols>
 __device__ void fill_tile(SplitTile<Rows, Cols>& tile) {
@@ -63,8 +67,8 @@ __device__ void fill_tile(SplitTile<Rows, Cols>& tile) {
   if (threadIdx.x == 0) tile.scale.store(0, 0, power_of_two_scale(1));
 }
 
-/// The products of the later steps, S = Q K^T and O += S V, on tiles that stay in SRAM: step04 without its loads, its mask and its
-/// softmax. This is R, the most that a step made of these products can reach.
+/// The products of the later steps, S = Q K^T and O += S V, on tiles that stay in SRAM: step04 without its loads, its
+/// mask and its softmax. This is R, the most that a step made of these products can reach.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) multiply_tiles(int64_t rounds, float* result) {
   auto& sram = dynamic_sram<ProductSram<T>>();
@@ -86,7 +90,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) multiply_tiles(i
   if (sum == 0.123456f) *result = sum;  // never, or once in a lifetime
 }
 
-// ---- Measuring ------------------------------------------------------------------------------------------------------------
+// ---- Measuring ------------------------------------------------------------------------------------------------------
 
 template <class E>
 double tensor_core_rate(Measurement& m, uint32_t one) {
@@ -100,7 +104,9 @@ double tensor_core_rate(Measurement& m, uint32_t one) {
 void measure_peaks(Measurement& m, DeviceFigures& f) {
   const int64_t blocks = m.full_grid(multiply_fp32, kThreads, 0);
   f.ffma_fp32 = static_cast<double>(blocks * kThreads * kSteps * kChains * 2) /
-                m.seconds_per_round("multiply_fp32", [&](int64_t rounds) { multiply_fp32<<<static_cast<unsigned>(blocks), kThreads>>>(rounds, 0.99f, 0.01f, m.result); });
+                m.seconds_per_round("multiply_fp32", [&](int64_t rounds) {
+                  multiply_fp32<<<static_cast<unsigned>(blocks), kThreads>>>(rounds, 0.99f, 0.01f, m.result);
+                });
   if (m.compute_capability() >= 75) f.mma_fp16 = tensor_core_rate<half>(m, 0x3c003c00u);
   if (m.compute_capability() >= 80) f.mma_bf16 = tensor_core_rate<bfloat16>(m, 0x3f803f80u);
 }
@@ -111,20 +117,25 @@ constexpr int kTileHeadDims[] = {64, 128, 256};  // of the tiles in common/tile/
 void measure_tile_products(Measurement& m, Problem p, int64_t sram_bytes, std::vector<TileProductRate>& rates) {
   for (const int head_dim : kTileHeadDims) {
     p.head_dim = head_dim;
-    const std::vector<TileChoice> choices = tile_choices(p, ForwardTiles{}, [](auto t) { return sizeof(ProductSram<decltype(t)>); });
-    const auto best = std::find_if(choices.begin(), choices.end(), [&](const TileChoice& choice) { return choice.sram_bytes <= sram_bytes; });
+    const std::vector<TileChoice> choices =
+        tile_choices(p, ForwardTiles{}, [](auto t) { return sizeof(ProductSram<decltype(t)>); });
+    const auto best = std::find_if(choices.begin(), choices.end(),
+                                   [&](const TileChoice& choice) { return choice.sram_bytes <= sram_bytes; });
     if (best == choices.end()) continue;
     p.tile = best->shape;
     with_tile(p, ForwardTiles{}, [&](auto tile) {
       using T = decltype(tile);
       constexpr int64_t kSram = sizeof(ProductSram<T>);
-      cuda_check(cudaFuncSetAttribute(multiply_tiles<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kSram)), "multiply_tiles");
+      cuda_check(
+          cudaFuncSetAttribute(multiply_tiles<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kSram)),
+          "multiply_tiles");
       const int64_t blocks = m.full_grid(multiply_tiles<T>, T::kThreads, kSram);
       const double seconds = m.seconds_per_round("multiply_tiles", [&](int64_t rounds) {
         multiply_tiles<T><<<static_cast<unsigned>(blocks), T::kThreads, kSram>>>(rounds, m.result);
       });
       const double flops = static_cast<double>(blocks) * 2 * 2 * T::kBr * T::kBc * T::kHeadDim;  // two products
-      rates.push_back({p.dtype, head_dim, p.tile, static_cast<int>(blocks / m.properties.multiProcessorCount), flops / seconds});
+      rates.push_back(
+          {p.dtype, head_dim, p.tile, static_cast<int>(blocks / m.properties.multiProcessorCount), flops / seconds});
     });
   }
 }
@@ -133,7 +144,8 @@ void measure_tile_products(Measurement& m, DeviceFigures& f) {
   Problem p;
   for (const Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
     p.dtype = dtype;
-    if (dtype != Dtype::bf16 || m.compute_capability() >= 80) measure_tile_products(m, p, f.sram_bytes_per_block, f.tile_products);
+    if (dtype != Dtype::bf16 || m.compute_capability() >= 80)
+      measure_tile_products(m, p, f.sram_bytes_per_block, f.tile_products);
   }
   p.dtype = Dtype::fp32;
   p.on_tensor_cores = true;

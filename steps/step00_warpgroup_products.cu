@@ -1,4 +1,4 @@
-// step00's warpgroup products: how many per second a Hopper SM makes of tiles in SRAM                      docs/00-two-memories.md
+// step00's warpgroup products: how many a second a Hopper SM makes of tiles in SRAM          docs/00-two-memories.md
 #include "step00_measurement.h"
 #include "common/tile/warpgroup.h"
 
@@ -12,8 +12,9 @@ struct WarpgroupSram {
   SwizzledTile<E, kRows, kHeadDim> k;
 };
 
-/// S = Q K^T again and again, of tiles that stay in SRAM: step07 without its copies, its mask and its softmax. While one warpgroup waits for
-/// its product the others' run. The numbers lie between 1 and 2 and have random signs and digits, as those of the mma.sync products do.
+/// S = Q K^T again and again, of tiles that stay in SRAM: step07 without its copies, its mask and its softmax. While
+/// one warpgroup waits for its product the others' run. The numbers lie between 1 and 2 and have random signs and
+/// digits, as those of the mma.sync products do.
 template <class E>
 __global__ void __launch_bounds__(128 * kWarpgroups, 2) multiply_warpgroups(int64_t rounds, float* result) {
   auto& sram = aligned_sram<WarpgroupSram<E>>();
@@ -44,7 +45,8 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 2) multiply_warpgroups(int6
 template <class E>
 double warpgroup_rate(Measurement& m) {
   constexpr int kThreads = 128 * kWarpgroups, kSram = sizeof(WarpgroupSram<E>);
-  cuda_check(cudaFuncSetAttribute(multiply_warpgroups<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSram), "multiply_warpgroups");
+  cuda_check(cudaFuncSetAttribute(multiply_warpgroups<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSram),
+             "multiply_warpgroups");
   const int64_t blocks = m.full_grid(multiply_warpgroups<E>, kThreads, kSram);
   const double seconds = m.seconds_per_round("multiply_warpgroups", [&](int64_t rounds) {
     multiply_warpgroups<E><<<static_cast<unsigned>(blocks), kThreads, kSram>>>(rounds, m.result);

@@ -1,30 +1,34 @@
 // step05  recompute backward                                                         docs/05-recompute-backward.md
 //
-// Training needs dQ, dK and dV. The standard backward keeps P from the forward and sends dP and dS through HBM: three N x N
-// matrices. The recompute backward keeps a number per row, LSE, and computes each tile of P again: P = exp(S - LSE).
+// Training needs dQ, dK and dV. The standard backward keeps P from the forward and sends dP and dS through HBM: three
+// N x N matrices. The recompute backward keeps a number per row, LSE, and computes each tile of P again:
+// P = exp(S - LSE).
 //
-//      P, dO ─▶ dV    dO, V ─▶ dP    P, dP ─▶ dS    dS, K ─▶ dQ    dS, Q ─▶ dK            standard (step05_standard_backward.h): all of it in HBM
+//      P, dO ─▶ dV    dO, V ─▶ dP    P, dP ─▶ dS    dS, K ─▶ dQ    dS, Q ─▶ dK
+//                                        standard (step05_standard_backward.h): all of it in HBM
 //
 //      O, dO ─▶ delta                      a number per row: row sum of P ∘ dP = row sum of O ∘ dO
 //      Q, K, V, dO, LSE, delta ─▶ [ p, dp, ds ] ─▶ dK, dV     a block owns keys, loops over queries
-//      Q, K, V, dO, LSE, delta ─▶ [ p, dp, ds ] ─▶ dQ         a block owns queries, loops over keys: no atomics, so bitwise repeatable
+//      Q, K, V, dO, LSE, delta ─▶ [ p, dp, ds ] ─▶ dQ         a block owns queries, loops over keys
+//                                                             (no atomics, so bitwise repeatable)
 //
 //   HBM       standard 8X + 7S, recompute 13X + 5L elements
-//   executes  standard 8 N^2 d, recompute 14 N^2 d FLOPs per head      extra memory  standard P, dP, dS; recompute LSE, delta
+//   executes  standard 8 N^2 d, recompute 14 N^2 d FLOPs per head
+//   extra memory  standard P, dP, dS; recompute delta
 //
 //   make step05 && ./step05
 #include "step05_standard_backward.h"  // for comparison; step04, the forward, comes with it
 
 namespace attention::ATTN_DEVICE::step05 {
 
-// ---- the kernels ----------------------------------------------------------------------------------------------------------
+// ---- the kernels ----------------------------------------------------------------------------------------------------
 
-/// delta_i = sum over d of O_id dO_id, which is the row sum of P ∘ dP (FlashAttention-2, section 3.1). A warp owns a row.
+/// delta_i = sum over d of O_id dO_id, which is the row sum of P ∘ dP (FlashAttention-2, section 3.1). A warp owns a
+/// row.
 template <class E>
-__global__ void delta_of_rows(
-    Global<const E> O,      // [1, rows, head_dim]: the rows of all heads
-    Global<const E> dO,     // [1, rows, head_dim]
-    Global<float> delta) {  // [1, 1, rows]
+__global__ void delta_of_rows(Global<const E> O,      // [1, rows, head_dim]: the rows of all heads
+                              Global<const E> dO,     // [1, rows, head_dim]
+                              Global<float> delta) {  // [1, 1, rows]
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
   if (row >= O.rows) return;
   float sum[1] = {0};
@@ -37,23 +41,22 @@ template <class T>
 struct KeysSram {
   typename T::Own k, v;
   typename T::Loop q, d_o;
-  typename T::Staging p;                   // P^T, then dS^T
-  SramTile<float, 1, T::kBc> lse, delta;   // of the query tile
+  typename T::Staging p;                  // P^T, then dS^T
+  SramTile<float, 1, T::kBc> lse, delta;  // of the query tile
 };
 
 /// dK and dV. A block owns Br keys, so everything is transposed: S^T = K Q^T, rows are keys and columns queries.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) keys_backward(
-    Mask mask,
-    float softmax_scale,
-    typename T::In Q,           // [heads, seqlen_q, head_dim]
-    typename T::In K,           // [heads, seqlen_k, head_dim]
-    typename T::In V,           // [heads, seqlen_k, head_dim]
-    typename T::In dO,          // [heads, seqlen_q, head_dim]
-    Global<const float> LSE,    // [heads, 1, seqlen_q]
-    Global<const float> delta,  // [heads, 1, seqlen_q]
-    typename T::Out dK,         // [heads, seqlen_k, head_dim]
-    typename T::Out dV) {       // [heads, seqlen_k, head_dim]
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    keys_backward(Mask mask, float softmax_scale,
+                  typename T::In Q,           // [heads, seqlen_q, head_dim]
+                  typename T::In K,           // [heads, seqlen_k, head_dim]
+                  typename T::In V,           // [heads, seqlen_k, head_dim]
+                  typename T::In dO,          // [heads, seqlen_q, head_dim]
+                  Global<const float> LSE,    // [heads, 1, seqlen_q]
+                  Global<const float> delta,  // [heads, 1, seqlen_q]
+                  typename T::Out dK,         // [heads, seqlen_k, head_dim]
+                  typename T::Out dV) {       // [heads, seqlen_k, head_dim]
   auto& sram = dynamic_sram<KeysSram<T>>();
   const auto [head, k0] = mask.place_of_keys(T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
@@ -76,7 +79,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) keys_backward(
       const float lse = sram.lse.load(0, p.col(j)), row_delta = sram.delta.load(0, p.col(j));
       ATTN_UNROLL for (int i = 0; i < p.kRows; ++i) {
         const bool visible = all_visible || mask.visible(q0 + p.col(j), k0 + p.row(i));
-        p(i, j) = visible ? exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - lse)) : 0;  // LSE was rounded: so must its score be, not fused
+        p(i, j) = visible ? exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - lse))
+                          : 0;  // LSE was rounded: so must its score be, not fused
         ds(i, j) = softmax_scale * p(i, j) * (ds(i, j) - row_delta);
       }
     }
@@ -98,16 +102,15 @@ struct QueriesSram {
 
 /// dQ. A block owns Br queries and loops over the key tiles they see.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) queries_backward(
-    Mask mask,
-    float softmax_scale,
-    typename T::In Q,           // [heads, seqlen_q, head_dim]
-    typename T::In K,           // [heads, seqlen_k, head_dim]
-    typename T::In V,           // [heads, seqlen_k, head_dim]
-    typename T::In dO,          // [heads, seqlen_q, head_dim]
-    Global<const float> LSE,    // [heads, 1, seqlen_q]
-    Global<const float> delta,  // [heads, 1, seqlen_q]
-    typename T::Out dQ) {       // [heads, seqlen_q, head_dim]
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    queries_backward(Mask mask, float softmax_scale,
+                     typename T::In Q,           // [heads, seqlen_q, head_dim]
+                     typename T::In K,           // [heads, seqlen_k, head_dim]
+                     typename T::In V,           // [heads, seqlen_k, head_dim]
+                     typename T::In dO,          // [heads, seqlen_q, head_dim]
+                     Global<const float> LSE,    // [heads, 1, seqlen_q]
+                     Global<const float> delta,  // [heads, 1, seqlen_q]
+                     typename T::Out dQ) {       // [heads, seqlen_q, head_dim]
   auto& sram = dynamic_sram<QueriesSram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
   const int keys_end = mask.keys_end(q0 + T::kBr);
@@ -132,14 +135,15 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) queries_backward
       const float lse = sram.lse.load(0, p.row(i)), row_delta = sram.delta.load(0, p.row(i));
       const float base = finite(lse);
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j)
-        ds(i, j) = softmax_scale * exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - base)) * (ds(i, j) - row_delta);
+        ds(i, j) =
+            softmax_scale * exp2_or_zero(kLog2e * (__fmul_rn(softmax_scale, p(i, j)) - base)) * (ds(i, j) - row_delta);
     }
     multiply_ab(dq, ds, sram.ds, sram.k);
   }
   store_tile(dQ.head(head), dq, q0);
 }
 
-// ---- launches -------------------------------------------------------------------------------------------------------------
+// ---- launches -------------------------------------------------------------------------------------------------------
 
 inline void forward(const Problem& p, const Tensors& t) { step04::forward(with_forward_tile(p), t); }
 
@@ -152,42 +156,76 @@ inline void recompute_backward(const Problem& p, const Tensors& t) {
     const auto K = key_rows<E>(p, Source{t.k, "K"}), V = key_rows<E>(p, Source{t.v, "V"});
     const auto LSE = row_scalars(p, Source{t.lse, "LSE"}), delta = row_scalars(p, Source{t.scratch("delta"), "delta"});
 
-    launch("delta", delta_of_rows<E>, ceil_div(p.L(), 4), 128, 0, all_query_rows<E>(p, Source{t.o, "O"}), all_query_rows<E>(p, Source{t.d_o, "dO"}),
-           all_row_scalars(p, Target{t.scratch("delta"), "delta"}));
-    launch("dK dV", keys_backward<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(KeysSram<T>), mask, p.softmax_scale, Q, K, V,
-           dO, LSE, delta, key_rows<E>(p, Target{t.dk, "dK"}), key_rows<E>(p, Target{t.dv, "dV"}));
-    launch("dQ", queries_backward<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(QueriesSram<T>), mask, p.softmax_scale, Q, K,
-           V, dO, LSE, delta, query_rows<E>(p, Target{t.dq, "dQ"}));
+    launch("delta", delta_of_rows<E>, ceil_div(p.L(), 4), 128, 0, all_query_rows<E>(p, Source{t.o, "O"}),
+           all_query_rows<E>(p, Source{t.d_o, "dO"}), all_row_scalars(p, Target{t.scratch("delta"), "delta"}));
+    launch("dK dV", keys_backward<T>, p.heads_total() * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(KeysSram<T>),
+           mask, p.softmax_scale, Q, K, V, dO, LSE, delta, key_rows<E>(p, Target{t.dk, "dK"}),
+           key_rows<E>(p, Target{t.dv, "dV"}));
+    launch("dQ", queries_backward<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads,
+           sizeof(QueriesSram<T>), mask, p.softmax_scale, Q, K, V, dO, LSE, delta,
+           query_rows<E>(p, Target{t.dq, "dQ"}));
   });
 }
 
-// ---- what it costs ----------------------------------------------------------------------------------------------------------
+// ---- what it costs --------------------------------------------------------------------------------------------------
 
 inline std::vector<KernelCost> forward_cost(const Problem& p) { return step04::cost(with_forward_tile(p)); }
 
 /// Per visited tile, dK dV multiplies four times (S, dP, dV, dK) and dQ three times (S, dP, dQ).
 inline std::vector<KernelCost> recompute_cost(const Problem& p) {
-  const Visits keys = visits_by_key_blocks(p, p.tile.br, p.tile.bc), queries = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
-  const int64_t asked_q = keys.rows * p.row(), asked_scalars = keys.rows * p.heads_total(), asked_k = queries.rows * p.row();
+  const Visits keys = visits_by_key_blocks(p, p.tile.br, p.tile.bc),
+               queries = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
+  const int64_t asked_q = keys.rows * p.row(), asked_scalars = keys.rows * p.heads_total(),
+                asked_k = queries.rows * p.row();
   return {KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).stores("delta", p.L(), p.L()),
-          KernelCost("dK dV", p).loads("K", p.Xk(), p.Xk()).loads("V", p.Xk(), p.Xk()).loads("Q", asked_q, p.Xq()).loads("dO", asked_q, p.Xq())
-              .loads("LSE", asked_scalars, p.L()).loads("delta", asked_scalars, p.L()).stores("dK", p.Xk(), p.Xk()).stores("dV", p.Xk(), p.Xk()).multiplies(keys, 4),
-          KernelCost("dQ", p).loads("Q", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).loads("LSE", p.L(), p.L()).loads("delta", p.L(), p.L())
-              .loads("K", asked_k, p.Xk()).loads("V", asked_k, p.Xk()).stores("dQ", p.Xq(), p.Xq()).multiplies(queries, 3)};
+          KernelCost("dK dV", p)
+              .loads("K", p.Xk(), p.Xk())
+              .loads("V", p.Xk(), p.Xk())
+              .loads("Q", asked_q, p.Xq())
+              .loads("dO", asked_q, p.Xq())
+              .loads("LSE", asked_scalars, p.L())
+              .loads("delta", asked_scalars, p.L())
+              .stores("dK", p.Xk(), p.Xk())
+              .stores("dV", p.Xk(), p.Xk())
+              .multiplies(keys, 4),
+          KernelCost("dQ", p)
+              .loads("Q", p.Xq(), p.Xq())
+              .loads("dO", p.Xq(), p.Xq())
+              .loads("LSE", p.L(), p.L())
+              .loads("delta", p.L(), p.L())
+              .loads("K", asked_k, p.Xk())
+              .loads("V", asked_k, p.Xk())
+              .stores("dQ", p.Xq(), p.Xq())
+              .multiplies(queries, 3)};
 }
 
 inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("delta", p)}; }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
-  return tile_choices(p, BackwardTiles{}, [](auto t) { return std::max(sizeof(KeysSram<decltype(t)>), sizeof(QueriesSram<decltype(t)>)); });
+  return tile_choices(p, BackwardTiles{},
+                      [](auto t) { return std::max(sizeof(KeysSram<decltype(t)>), sizeof(QueriesSram<decltype(t)>)); });
 }
 
 inline Step step() {
-  return {.id = "step05", .title = "recompute backward", .idea = "the backward computes P again from Q, K and LSE; nothing N x N is saved",
-          .chapter = "docs/05-recompute-backward.md", .tiles = tiles, .largest_head_dim = 256,
+  return {.id = "step05",
+          .title = "recompute backward",
+          .idea = "the backward computes P again from Q, K and LSE; nothing N x N is saved",
+          .chapter = "docs/05-recompute-backward.md",
+          .tiles = tiles,
+          .largest_head_dim = 256,
           .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
-                      {.name = "standard backward", .backward = true, .scratch = standard_scratch, .cost = standard_cost, .prepare = save_p, .run = standard_backward},
-                      {.name = "recompute backward", .backward = true, .scratch = recompute_scratch, .cost = recompute_cost, .prepare = forward, .run = recompute_backward}}};
+                      {.name = "standard backward",
+                       .backward = true,
+                       .scratch = standard_scratch,
+                       .cost = standard_cost,
+                       .prepare = save_p,
+                       .run = standard_backward},
+                      {.name = "recompute backward",
+                       .backward = true,
+                       .scratch = recompute_scratch,
+                       .cost = recompute_cost,
+                       .prepare = forward,
+                       .run = recompute_backward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step05

@@ -83,6 +83,8 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --check maybe", 2, "sample:n");
   refuses("step04 --check sample:0", 2, "at least 1");
   refuses("step04 --softmax-scale nan", 2, "finite");
+  refuses("step04 --softmax-scale 1e-50", 2, "above 0");
+  CHECK(run("step04 --seqlen 64 --heads 1 --softmax-scale 1e-40").code == 0);
   refuses("step04 --softmax-scale 0", 2, "above 0");
   refuses("step04 --repeat 0", 2, "--repeat");
   refuses("step04 --sweep-tiles --tile 64x64", 2, "--tile");
@@ -114,23 +116,30 @@ TEST_CASE("what a step cannot serve exits 3 and says what there is") {
   refuses("step08 --device cpu --no-pingpong --no-overlap --no-persistent", 3, "step04 is the same algorithm");
   refuses("step04 --product tensor-cores --head-dim 200", 3, "--product cuda-cores");
   refuses("step05 --product tensor-cores --init const:1e30", 3, "--product cuda-cores");
-  refuses("step04 --product tensor-cores --tile 48x48", 3, "128x64, 64x64");
+  refuses("tiles/step04 --product tensor-cores --tile 48x48", 3, "128x64, 64x64");
   refuses("step04 --product cuda-cores --dtype fp16", 3, "fp16 runs on tensor cores alone");
-  refuses("step04 --sweep-tiles", 3, "even the smallest tile", "ATTN_SMEM_LIMIT=1000");
-  refuses("step04 --tile 48x48", 3, "64x64");
+  refuses("tiles/step04 --sweep-tiles", 3, "even the smallest tile", "ATTN_SMEM_LIMIT=1000");
+  refuses("tiles/step04 --tile 48x48", 3, "64x64");
   refuses("step04 --head-dim 100000", 3, "takes head_dim 1 to");
   refuses("step04", 3, "bytes of SRAM per block, 1000 are allowed", "ATTN_SMEM_LIMIT=1000");
 }
 
+TEST_CASE("a program with the default tiles alone says where the others are") {
+  refuses("step04 --tile 64x64", 3, "compiled in: 128x64; `make step04-tiles` builds it with 8 more");
+  refuses("step04 --sweep-tiles", 3, "make step04-tiles");
+  refuses("step04", 3, "make step04-tiles", "ATTN_SMEM_LIMIT=65536");
+  refuses("step04 --dtype fp16 --tile 48x48", 3, "make step04-tiles");
+}
+
 TEST_CASE("less SRAM takes a smaller tile, or names the bytes") {  // hard case A13
-  const Outcome smaller = run("step04 --seqlen 70 --json -", "ATTN_SMEM_LIMIT=65536");
+  const Outcome smaller = run("tiles/step04 --seqlen 70 --json -", "ATTN_SMEM_LIMIT=65536");
   REQUIRE(smaller.code == 0);
-  CHECK(Json::parse(smaller.out)["tile"] != Json::parse(run("step04 --seqlen 70 --json -").out)["tile"]);
-  refuses("step04 --tile 128x64", 3, "65536 are allowed", "ATTN_SMEM_LIMIT=65536");
+  CHECK(Json::parse(smaller.out)["tile"] != Json::parse(run("tiles/step04 --seqlen 70 --json -").out)["tile"]);
+  refuses("tiles/step04 --tile 128x64", 3, "65536 are allowed", "ATTN_SMEM_LIMIT=65536");
 }
 
 TEST_CASE("--sweep-tiles: a line per tile, the article's tile last, JSON") {
-  const std::string sweep = "step04 --sweep-tiles --load '" ATTN_TEST_DATA "/half_d64'";
+  const std::string sweep = "tiles/step04 --sweep-tiles --load '" ATTN_TEST_DATA "/half_d64'";
   const Outcome outcome = run(sweep + " --json -", "ATTN_SMEM_LIMIT=20000");
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
@@ -144,7 +153,7 @@ TEST_CASE("--sweep-tiles: a line per tile, the article's tile last, JSON") {
   }
   const std::string last = "\narticle   64x64 asks for 27664 bytes of SRAM per block, 20000 are allowed\n";
   CHECK(outcome.err.substr(outcome.err.size() - std::min(last.size(), outcome.err.size())) == last);
-  const Outcome planned = run("step04 --sweep-tiles --plan --seqlen 131072 --heads 64 --json -");
+  const Outcome planned = run("tiles/step04 --sweep-tiles --plan --seqlen 131072 --heads 64 --json -");
   CHECK(planned.code == 0);
   CHECK(Json::parse(planned.out)["tiles"][0]["not_run"] == "nothing ran (--plan)");
 }
@@ -178,7 +187,7 @@ TEST_CASE("--help shows the first line's flags, --help-all the rest") {
 }
 
 TEST_CASE("--json - gives JSON on stdout and the report on stderr") {
-  const Outcome outcome = run("step04 --batch 1 --heads 1 --seqlen 1024 --head-dim 64 --tile 64x64 --json -");
+  const Outcome outcome = run("tiles/step04 --batch 1 --heads 1 --seqlen 1024 --head-dim 64 --tile 64x64 --json -");
   REQUIRE(outcome.code == 0);
   CHECK(outcome.err.find("PASS") != std::string::npos);
   const Json json = Json::parse(outcome.out);
@@ -310,7 +319,7 @@ TEST_CASE("chapter 4's four numbers: by hand, by the trace and by the kernel") {
   write_npy(folder.path + "/q.npy", {1, 1, 1, 1}, std::vector<float>{1});
   write_npy(folder.path + "/k.npy", {1, 1, 34, 1}, keys);
   write_npy(folder.path + "/v.npy", {1, 1, 34, 1}, values);
-  const Outcome outcome = run("step04 --load " + folder.path + " --softmax-scale 1 --tile 64x32 --trace-row 0 --save " + folder.path + "/out");
+  const Outcome outcome = run("tiles/step04 --load " + folder.path + " --softmax-scale 1 --tile 64x32 --trace-row 0 --save " + folder.path + "/out");
   INFO(outcome.out);
   REQUIRE(outcome.code == 0);
   CHECK(outcome.out.find("0            0..31                 3        1.13533528             0") != std::string::npos);
@@ -337,6 +346,33 @@ TEST_CASE("a JSON file is written whole or not at all") {
   CHECK(run("step04 --seqlen 0 --json " + path + "2").code == 2);
   CHECK_FALSE(std::filesystem::exists(path + "2"));
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
+}
+
+TEST_CASE("output that is lost ends with exit 2, and says so") {
+  const std::string step = "'" ATTN_STEP_FOLDER "'/step04 --device cpu --seqlen 64 --heads 1";
+  const Folder folder;
+  for (const char* lost : {">/dev/full", ">&-", "--json - >/dev/full", "--json - >&-", "--help-all >/dev/full", "--json /dev/full >/dev/null"}) {
+    INFO(lost);
+    const int status = std::system((step + " " + lost + " 2>" + folder.file("err")).c_str());
+    CHECK(WEXITSTATUS(status) == 2);
+    CHECK(slurp(folder.file("err")).find("cannot be written") != std::string::npos);
+  }
+  std::filesystem::create_directories(folder.file("out/lse.npy"));
+  refuses("step04 --seqlen 1000000 --save " + folder.file("out"), 2, "out/lse.npy: cannot be written: it is a folder");  // found before the run
+  CHECK_FALSE(std::filesystem::exists(folder.file("out/o.npy")));
+}
+
+TEST_CASE("little memory ends with exit 4 and a line") {
+  for (const char* limit : {"150000000", "194560000", "220000000"}) {
+    INFO(limit);
+    const Outcome outcome = run("step04 --seqlen 512 --heads 2 --threads 2", std::string("prlimit --as=") + limit);
+    CHECK((outcome.code == 4 || outcome.code == 0));
+    CHECK(outcome.err_lines() == (outcome.code == 4));
+  }
+  const Folder folder;
+  const std::vector<float> values(1 << 22);
+  for (const char* name : {"q", "k", "v"}) write_npy(folder.file(std::string(name) + ".npy"), {1, 1, 1 << 16, 64}, values);
+  refuses("step04 --plan --load " + folder.path, 4, "bytes of memory", "prlimit --as=50000000");
 }
 
 TEST_CASE("every step in fp16 and bf16") {

@@ -21,6 +21,7 @@
 #include "common/harness/run.h"
 #include "common/harness/timing.h"
 #include "tests/catch.h"
+#include "tests/folder.h"
 
 using namespace attention;
 
@@ -97,13 +98,6 @@ std::string refusal(const Step& step, int code, std::vector<const char*> flags) 
   }
   return "no error";
 }
-
-/// A folder of its own, removed at the end of the test.
-struct Folder {
-  std::string path = (std::filesystem::temp_directory_path() / ("attention_harness_" + std::to_string(getpid()))).string();
-  Folder() { std::filesystem::create_directories(path); }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
 
 bool mentions(const RunResult& result, const std::string& text) {
   for (const std::string& line : result.failures)

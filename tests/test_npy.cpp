@@ -1,6 +1,7 @@
 #include "common/base/npy.h"
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -10,20 +11,14 @@
 #include <fstream>
 
 #include "common/base/error.h"
+#include "common/base/memory.h"
 #include "tests/catch.h"
+#include "tests/folder.h"
 
 using namespace attention;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A folder of its own for a test, removed when the test ends.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("attention-npy-" + std::to_string(getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  std::string file(const std::string& name) const { return (path / name).string(); }
-};
 
 std::string header_text(const std::string& descr, const std::string& order, const std::string& shape) {
   return "{'descr': " + descr + ", 'fortran_order': " + order + ", 'shape': " + shape + ", }";
@@ -109,7 +104,7 @@ TEST_CASE("npy errors name the file in one line", "[npy]") {
   const Folder folder;
   const std::string path = folder.file("x.npy"), good = npy_bytes(1, header_text("'<f4'", "False", "(2, 3)"), raw<float>({1, 2, 3, 4, 5, 6}));
   CHECK(message(folder.file("missing.npy"), 2).find("cannot be read") != std::string::npos);
-  CHECK(message(folder.path.string(), 2) != "no error");
+  CHECK(message(folder.path, 2) != "no error");
   for (size_t length = 0; length < good.size(); length += length < 12 ? 1 : 9) {
     put(path, good.substr(0, length));
     CHECK(message(path, 2) != "no error");
@@ -119,7 +114,7 @@ TEST_CASE("npy errors name the file in one line", "[npy]") {
   put(path, good + "x");
   CHECK(message(path, 2).find("longer") != std::string::npos);
   put(path, good);
-  CHECK(message(path, 4).find("has 2 dimensions; 4 are needed") != std::string::npos);
+  CHECK(message(path, 4).find("has 2 dimensions; 4 are needed: [batch, heads, seqlen, head_dim]") != std::string::npos);
   put(path, "PK\x03\x04 an archive, not an array");
   CHECK(message(path, 2).find("not a .npy file") != std::string::npos);
 
@@ -128,6 +123,8 @@ TEST_CASE("npy errors name the file in one line", "[npy]") {
     return message(path, 2);
   };
   CHECK(with_header("'<f4'", "True", "(2, 3)").find("Fortran order") != std::string::npos);
+  CHECK(with_header("'<f4'", "1", "(2, 3)").find("neither True nor False") != std::string::npos);
+  CHECK(with_header("'<f8'", "False", "(2, 3)").find("save x.astype(np.float32)") != std::string::npos);
   CHECK(with_header("'>f4'", "False", "(2, 3)").find("element type >f4") != std::string::npos);
   CHECK(with_header("'<i4'", "False", "(2, 3)").find("element type <i4") != std::string::npos);
   CHECK(with_header("[('a', '<f4')]", "False", "(2, 3)").find("not a plain number type") != std::string::npos);
@@ -156,4 +153,55 @@ TEST_CASE("npy is written whole or not at all", "[npy]") {
   std::signal(SIGXFSZ, on_limit);
   CHECK(read_npy(folder.file("y.npy"), 1).values == values);
   CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 2);
+}
+
+TEST_CASE("several files appear together or not at all, and a link stays a link", "[npy]") {
+  const Folder folder;
+  const std::vector<float> old(4, 1.0f), values(4, 2.0f);
+  write_npy(folder.file("o.npy"), {4}, old);
+  fs::create_directories(folder.file("lse.npy"));
+  {
+    WholeFiles files;
+    add_npy(files, folder.file("o.npy"), {4}, values);
+    CHECK_THROWS_WITH(add_npy(files, folder.file("lse.npy"), {4}, values), folder.file("lse.npy") + ": cannot be written: it is a folder");
+  }
+  CHECK(read_npy(folder.file("o.npy"), 1).values == old);
+  fs::create_symlink("real.npy", folder.file("link.npy"));
+  write_npy(folder.file("link.npy"), {4}, values);
+  CHECK(fs::is_symlink(folder.file("link.npy")));
+  CHECK(read_npy(folder.file("real.npy"), 1).values == values);
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 4);
+
+  // Ctrl-C between writing and renaming leaves nothing behind.
+  const pid_t child = fork();
+  if (child == 0) {
+    WholeFiles files;
+    add_npy(files, folder.file("late.npy"), {4}, values);
+    std::raise(SIGINT);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGINT));
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 4);
+}
+
+TEST_CASE("memory that a container's limit leaves", "[memory]") {
+  const Folder folder;
+  const auto put = [&](const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(folder.file(name)).parent_path());
+    std::ofstream(folder.file(name)) << text;
+  };
+  put("proc/meminfo", "MemTotal: 4000 kB\nMemAvailable:    3000 kB\n");
+  CHECK(available_memory(folder.path) == 3000 * 1024);
+  put("proc/self/cgroup", "4:memory:/old\n0::/a/b\n");
+  put("sys/fs/cgroup/a/b/memory.max", "max\n");
+  put("sys/fs/cgroup/a/b/memory.current", "100\n");
+  CHECK(available_memory(folder.path) == 3000 * 1024);
+  put("sys/fs/cgroup/a/memory.max", "1000\n");  // of the group above
+  put("sys/fs/cgroup/a/memory.current", "400\n");
+  CHECK(available_memory(folder.path) == 600);
+  put("sys/fs/cgroup/memory/memory.limit_in_bytes", "500\n");  // version 1, its group mounted as the root
+  put("sys/fs/cgroup/memory/memory.usage_in_bytes", "501\n");
+  CHECK(available_memory(folder.path) == 0);
 }

@@ -1,25 +1,21 @@
-// The end of every program: an error becomes one line on stderr and an exit code.
+// The end of every program and of every call of the library: an exception becomes an exit code and a line.
 #pragma once
 
-#include <cstdio>
-#include <exception>
-
-#include "common/base/error.h"
+#include <functional>
+#include <string>
 
 namespace attention {
 
-/// What run() returns; the code of an ExitError (error.h); 4 for any other exception.
-template <class Run>
-int exit_code_of(Run&& run) {
-  try {
-    return run();
-  } catch (const ExitError& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return error.code;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 4;
-  }
-}
+/// 0 and "" where nothing was thrown.
+struct Ending {
+  int code = 0;
+  std::string line;
+};
+
+/// Runs `run`. The code of an ExitError (error.h); 4 for any other exception, also where memory or threads have run out.
+Ending end_of(const std::function<void()>& run);
+
+/// What main() returns. Prints the line on stderr; what was printed on stdout and could not be written ends with 2.
+int exit_code_of(const std::function<void()>& run);
 
 }  // namespace attention

@@ -1,7 +1,5 @@
 #include "common/base/npy.h"
 
-#include <unistd.h>
-
 #include <bit>
 #include <cerrno>
 #include <charconv>
@@ -14,6 +12,7 @@
 
 #include "common/base/error.h"
 #include "common/base/half.h"
+#include "common/base/memory.h"
 
 namespace attention {
 namespace {
@@ -77,7 +76,9 @@ Header read_header(const std::string& path, std::ifstream& file) {
   const size_t closing = descr.find('\'', 1);
   if (!descr.starts_with('\'') || closing == descr.npos) refuse(path, "its element type is not a plain number type");
   header.descr = descr.substr(1, closing - 1);
-  header.fortran_order = entry(path, text, "fortran_order").starts_with("True");
+  const std::string_view order = entry(path, text, "fortran_order");
+  header.fortran_order = order.starts_with("True");
+  if (!header.fortran_order && !order.starts_with("False")) refuse(path, "not a .npy file: its fortran_order is neither True nor False");
   header.shape = parse_shape(path, entry(path, text, "shape"));
   return header;
 }
@@ -112,10 +113,11 @@ NpyArray<T> read_array(const std::string& path, int rank) {
 
   const bool takes_double = std::is_same_v<T, double>;
   const int element = header.descr == "<f4" ? 4 : header.descr == "<f2" ? 2 : header.descr == "<f8" && takes_double ? 8 : 0;
-  if (element == 0) refuse(path, "element type " + header.descr + "; little-endian float32 or float16" + (takes_double ? " or float64" : "") + " is needed");
+  if (element == 0) refuse(path, "element type " + header.descr + "; little-endian float32 or float16" + (takes_double ? " or float64" : "") +
+                              " is needed" + (header.descr == "<f8" ? " (NumPy's default is float64: save x.astype(np.float32))" : ""));
   if (header.fortran_order) refuse(path, "is in Fortran order; save numpy.ascontiguousarray(x)");
   if (static_cast<int>(header.shape.size()) != rank) {
-    refuse(path, "has " + std::to_string(header.shape.size()) + " dimensions; " + std::to_string(rank) + " are needed");
+    refuse(path, "has " + std::to_string(header.shape.size()) + " dimensions; " + std::to_string(rank) + " are needed" + (rank == 4 ? ": [batch, heads, seqlen, head_dim]" : ""));
   }
   int64_t count = 1;
   for (const int64_t size : header.shape) {
@@ -126,6 +128,7 @@ NpyArray<T> read_array(const std::string& path, int rank) {
     refuse(path, (held < count * element ? "is truncated: holds " : "is longer than its header says: holds ") + std::to_string(held) +
                      " bytes of values, its shape needs " + std::to_string(count * element));
   }
+  refuse_more_than_available(path, count * (static_cast<int64_t>(sizeof(T)) + (element == static_cast<int>(sizeof(T)) ? 0 : element)));
   NpyArray<T> array{header.shape, {}, element == 2};
   if (element == 2) array.values = read_values<T, uint16_t>(path, file, count);
   if (element == 4) array.values = read_values<T, float>(path, file, count);
@@ -140,7 +143,7 @@ NpyArray<T> read_array(const std::string& path, int rank) {
 NpyArray<float> read_npy(const std::string& path, int rank) { return read_array<float>(path, rank); }
 NpyArray<double> read_npy_double(const std::string& path, int rank) { return read_array<double>(path, rank); }
 
-void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values, bool as_half) {
+void add_npy(WholeFiles& files, const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values, bool as_half) {
   std::string header = as_half ? "{'descr': '<f2', 'fortran_order': False, 'shape': (" : "{'descr': '<f4', 'fortran_order': False, 'shape': (";
   for (const int64_t size : shape) header += std::to_string(size) + ", ";
   header += "), }";
@@ -148,25 +151,15 @@ void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::
   const size_t start = (10 + header.size() + 1 + 63) / 64 * 64;
   header.resize(start - 10 - 1, ' ');
   header += '\n';
-  const uint16_t length = static_cast<uint16_t>(header.size());
+  const std::string begin = std::string(kMagic) + '\x01' + '\0' + static_cast<char>(header.size() % 256) + static_cast<char>(header.size() / 256) + header;
   const std::vector<uint16_t> halves = as_half ? narrow(Dtype::fp16, values) : std::vector<uint16_t>{};
-  const auto bytes = as_half ? std::as_bytes(std::span(halves)) : std::as_bytes(values);
+  files.add(path, {std::as_bytes(std::span(begin)), as_half ? std::as_bytes(std::span(halves)) : std::as_bytes(values)});
+}
 
-  const std::string partial = path + ".partial-" + std::to_string(getpid());
-  errno = 0;
-  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-  file.write(kMagic.data(), kMagic.size()).write("\x01\x00", 2).write(reinterpret_cast<const char*>(&length), 2);
-  file.write(header.data(), static_cast<std::streamsize>(header.size()));
-  file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  file.close();  // a full disk may show only here
-  std::error_code failed;
-  if (!file) failed.assign(errno ? errno : EIO, std::generic_category());
-  if (!failed) std::filesystem::rename(partial, path, failed);
-  if (failed) {
-    std::error_code ignored;
-    std::filesystem::remove(partial, ignored);
-    refuse(path, "cannot be written: " + failed.message());
-  }
+void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values, bool as_half) {
+  WholeFiles file;
+  add_npy(file, path, shape, values, as_half);
+  file.commit();
 }
 
 }  // namespace attention

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/files.h"
+
 namespace attention {
 
 template <class T>
@@ -22,9 +24,9 @@ struct NpyArray {
 NpyArray<float> read_npy(const std::string& path, int rank);
 NpyArray<double> read_npy_double(const std::string& path, int rank);
 
-/// Writes float32 values, or with `as_half` float16 (rounded to nearest), in C order, version 1.0, whole or not at all: into a
-/// temporary file beside `path`, then renamed. Throws BadArguments, one line that names the file; an older file of that name is then
-/// untouched.
+/// Adds a file of float32 values, or with `as_half` float16 (rounded to nearest), in C order, version 1.0. Throws BadArguments, one line that
+/// names the file; an older file of that name is then untouched.
+void add_npy(WholeFiles& files, const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values, bool as_half = false);
 void write_npy(const std::string& path, const std::vector<int64_t>& shape, std::span<const float> values, bool as_half = false);
 
 }  // namespace attention

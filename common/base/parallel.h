@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -29,7 +30,11 @@ void parallel_for(int64_t items, const Work& work) {
   };
   const int64_t threads = std::min<int64_t>(items, std::max(1u, std::thread::hardware_concurrency()));
   std::vector<std::thread> helpers;
-  for (int64_t t = 1; t < threads; ++t) helpers.emplace_back(take_items);
+  try {
+    for (int64_t t = 1; t < threads; ++t) helpers.emplace_back(take_items);
+  } catch (const std::system_error&) {
+    // No more threads can be started: those that are there do the work.
+  }
   take_items();
   for (std::thread& helper : helpers) helper.join();
   if (failure) std::rethrow_exception(failure);

@@ -1,19 +1,21 @@
 #include "common/c_api/attention_steps.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 
 #include "build_info.h"
 #include "common/harness/choose.h"
 #include "common/base/error.h"
+#include "common/base/exit_code.h"
 
 namespace attention {
 namespace {
@@ -112,24 +114,12 @@ void require_backward(const Call& call, const AttentionTensors* t) {
 }
 
 /// Runs `work`, one call at a time; an exception becomes its exit code and its line.
-template <class Work>
-int guarded(char* error, int error_size, Work&& work) {
+int guarded(char* error, int error_size, const std::function<void()>& work) {
   static std::mutex mutex;
-  const auto fail = [&](int code, const char* line) {
-    if (error && error_size > 0) std::snprintf(error, static_cast<size_t>(error_size), "%s", line);
-    return code;
-  };
-  try {
-    const std::lock_guard lock(mutex);
-    work();
-    return 0;
-  } catch (const ExitError& failure) {
-    return fail(failure.code, failure.what());
-  } catch (const std::bad_alloc&) {
-    return fail(4, "out of host memory");
-  } catch (const std::exception& failure) {
-    return fail(4, failure.what());
-  }
+  const std::lock_guard lock(mutex);
+  const Ending ending = end_of(work);
+  if (ending.code != 0 && error && error_size > 0) std::snprintf(error, static_cast<size_t>(error_size), "%s", ending.line.c_str());
+  return ending.code;
 }
 
 }  // namespace

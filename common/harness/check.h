@@ -37,7 +37,7 @@ struct CheckResult {
 double tolerance(const Problem& problem);
 
 /// The bound of the relative L2 error: 1e-6 for o and lse, 2e-6 for gradients, growing like the tolerance. None in half precision,
-/// where the comparison with PyTorch's own error judges it (plots/compare_pytorch.py).
+/// where the comparison with PyTorch's own error judges it (plots/measuring/compare_pytorch.py).
 std::optional<double> l2_bound(const Problem& problem, const std::string& output);
 
 /// Compares `actual`, the whole output ([batch, heads, rows, cols] as reference.cols says) with the rows that `selection` names.

@@ -1,6 +1,7 @@
 #include "common/harness/choose.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -94,6 +95,11 @@ std::string describe_missing_dtype(const Step& step, const Problem& p) {
 }
 }  // namespace
 
+std::string where_more_tiles_are(const Step& step, const std::vector<TileChoice>& choices) {
+  if (choices.empty() || choices.front().left_out == 0) return "";
+  return fmt::format("; `make {}-tiles` builds it with {} more", step.id, choices.front().left_out);
+}
+
 TileShape choose_tile(const Options& options, const Step& step, const Problem& p) {
   if (const std::string why = refusal(step, p); !why.empty()) throw Unsupported(fmt::format("{} {}", step.id, why));
   const std::vector<TileChoice> choices = step.tiles(p);
@@ -101,8 +107,8 @@ TileShape choose_tile(const Options& options, const Step& step, const Problem& p
     throw Unsupported(fmt::format("{} has no fp32 on tensor cores for head_dim {}; it runs with --product cuda-cores", step.id, p.head_dim));
   if (choices.empty() || !device_has(p.dtype, p)) throw Unsupported(describe_missing_dtype(step, p));
   const auto refuse_sram = [&](const TileChoice& tile, const char* which) {
-    throw Unsupported(fmt::format("{} at head_dim {}: {} tile {} asks for {} bytes of SRAM per block, {} are allowed", step.id, p.head_dim, which, tile_name(tile.shape),
-                                  tile.sram_bytes, p.sram_limit));
+    throw Unsupported(fmt::format("{} at head_dim {}: {} tile {} asks for {} bytes of SRAM per block, {} are allowed{}", step.id, p.head_dim, which,
+                                  tile_name(tile.shape), tile.sram_bytes, p.sram_limit, where_more_tiles_are(step, choices)));
   };
   if (options.tile && choices.front().shape == TileShape{}) throw Unsupported(fmt::format("{} takes no --tile: its products are a library's, which chooses", step.id));
   if (options.tile) {
@@ -110,7 +116,8 @@ TileShape choose_tile(const Options& options, const Step& step, const Problem& p
     if (asked == choices.end()) {
       std::string list;
       for (const TileChoice& choice : choices) list += (list.empty() ? "" : ", ") + tile_name(choice.shape);
-      throw Unsupported(fmt::format("{} has no tile {} for head_dim {} in {}; compiled in: {}", step.id, tile_name(*options.tile), p.head_dim, type_and_product(p), list));
+      throw Unsupported(fmt::format("{} has no tile {} for head_dim {} in {}; compiled in: {}{}", step.id, tile_name(*options.tile), p.head_dim,
+                                    type_and_product(p), list, where_more_tiles_are(step, choices)));
     }
     if (asked->sram_bytes > p.sram_limit) refuse_sram(*asked, "the");
     return asked->shape;

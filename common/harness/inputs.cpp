@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "common/base/error.h"
@@ -52,6 +53,8 @@ InputTensors load_inputs(Options& options, bool backward) {
   InputTensors inputs;
   bool all_half = q.was_half && k.was_half;
   inputs.v = read_shaped(folder + "v.npy", k.shape, all_half);
+  if (backward && !std::filesystem::exists(folder + "do.npy"))
+    throw BadArguments(fmt::format("{}do.npy: is missing: the backward needs dO, the gradient of O, of q.npy's shape", folder));
   if (backward) inputs.d_o = read_shaped(folder + "do.npy", q.shape, all_half);
   if (!options.dtype) options.dtype = all_half ? Dtype::fp16 : Dtype::fp32;
   inputs.q = std::move(q.values);

@@ -1,17 +1,12 @@
 #include "common/harness/json.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "build_info.h"
-#include "common/base/error.h"
 #include "common/base/text.h"
 #include "common/harness/regime.h"
 #include "common/harness/report.h"
@@ -71,7 +66,7 @@ Json exactness(const std::vector<CheckResult>& checks) {
     if (c.l2_bound)
       entry["relative_l2_bound"] = *c.l2_bound;
     else
-      put_null(entry, "relative_l2_bound", "half precision has none of its own: PyTorch's error in the same type is the measure (plots/compare_pytorch.py)");
+      put_null(entry, "relative_l2_bound", "half precision has none of its own: PyTorch's error in the same type is the measure (plots/measuring/compare_pytorch.py)");
     entry["relative_l2_judged"] = c.l2_judged;
     if (std::isfinite(c.max_abs))
       entry["max_abs"] = c.max_abs;
@@ -384,35 +379,6 @@ std::string json_text(const RunResult& r) {
   if (r.device == DeviceKind::gpu) json["executor_reason"] = "the run used a GPU";
   json["versions"] = versions(r);
   return json.dump(2) + "\n";
-}
-
-/// What is there and is no regular file (/dev/null, a pipe) is written to, as a shell's > does: a rename would put a file in its place.
-static bool written_in_place(const std::string& path) {
-  std::error_code none;
-  const auto status = std::filesystem::status(path, none);
-  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
-}
-
-void refuse_unwritable(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  if (std::filesystem::is_directory(path)) throw BadArguments(fmt::format("--json {}: is a folder", path));
-  if (written_in_place(path)) {
-    if (access(path.c_str(), W_OK) != 0) throw BadArguments(fmt::format("--json {}: cannot be written", path));
-    return;
-  }
-  if (access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) throw BadArguments(fmt::format("--json {}: its folder does not exist or cannot be written", path));
-}
-
-void write_whole(const std::string& path, const std::string& text) {
-  const bool in_place = written_in_place(path);
-  const std::string part = in_place ? path : fmt::format("{}.{}.part", path, getpid());
-  std::ofstream file(part, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file || (!in_place && std::rename(part.c_str(), path.c_str()) != 0)) {
-    if (!in_place) std::remove(part.c_str());
-    throw BadArguments(fmt::format("{}: cannot be written", path));
-  }
 }
 
 }  // namespace attention

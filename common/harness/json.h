@@ -14,10 +14,4 @@ std::string json_text(const RunResult& result);
 /// The same for --sweep-tiles (schema attention-sweep-1): an object per tile.
 std::string sweep_json_text(const Sweep& sweep);
 
-/// Throws BadArguments when a file of that name cannot be written: asked before the run, not after it.
-void refuse_unwritable(const std::string& path);
-
-/// Writes the file whole or not at all: into a temporary file beside it, then renamed. Throws BadArguments.
-void write_whole(const std::string& path, const std::string& text);
-
 }  // namespace attention

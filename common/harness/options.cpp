@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <vector>
 
@@ -50,14 +51,9 @@ CheckChoice parse_check(const std::string& text) {
 }
 
 float parse_scale(const std::string& text) {
-  size_t used = 0;
-  float value = 0;
-  try {
-    value = std::stof(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (used == 0 || used != text.size() || !std::isfinite(value) || value <= 0)
+  char* end = nullptr;
+  const float value = std::strtof(text.c_str(), &end);  // reads numbers below 2^-126 too, where std::stof throws
+  if (text.empty() || *end != '\0' || !std::isfinite(value) || value <= 0)
     throw BadArguments(fmt::format("--softmax-scale {}: must be above 0 and finite in fp32", text));
   return value;
 }
@@ -130,7 +126,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in");
   flag("--sweep-tiles", options.sweep_tiles, "Run every tile that is compiled in and compare them");
   value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0");
-  value("--load", "DIR", "Read q.npy k.npy v.npy (do.npy for the backward); sizes come from the files");
+  value("--load", "DIR", "Read q.npy k.npy v.npy [batch, heads, seqlen, head_dim], and for the backward do.npy, the gradient of O; float32 or float16, whose sizes hold");
   value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none");
   value("--check", "HOW", "full, sample:n rows, or none (full while it takes seconds, else a sample)");
   value("--traffic", "HOW", "Measured traffic: auto or off (auto)");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/base/error.h"
 #include "common/base/text.h"
 #include "common/harness/json.h"
 #include "common/harness/program.h"
@@ -74,6 +75,7 @@ void run_main(int argc, char** argv) {
     ours = run_step(for_ours, step_for(chosen.device->kind(), kOurs), chosen, progress);
   }
   finish(*options, report_text(mine) + comparison(mine, ours), [&] { return json_text(mine); }, mine.failures);
+  if (!mine.not_saved.empty()) throw BadArguments(mine.not_saved);
 }
 
 }  // namespace

@@ -8,7 +8,11 @@
 namespace attention {
 
 Progress::Progress() {
-  if (isatty(STDERR_FILENO)) thread_ = std::thread([this] { show_until_done(); });
+  try {
+    if (isatty(STDERR_FILENO)) thread_ = std::thread([this] { show_until_done(); });
+  } catch (const std::system_error&) {
+    // No more threads can be started: the run goes on in silence.
+  }
 }
 
 Progress::~Progress() {

@@ -1,6 +1,7 @@
 #include "common/harness/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -254,7 +255,7 @@ std::string report_text(const RunResult& r) {
                                                      r.options.race_check == ExecutorOptions::RaceCheck::all ? "all blocks" : r.options.race_check == ExecutorOptions::RaceCheck::ends ? "first and last block of each launch" : "none");
   text += r.trace;
   for (const std::string& path : r.saved) text += "saved     " + path + "\n";
-  if (r.saved.empty() && !r.options.save_dir.empty() && !r.planned_only) text += "saved     nothing: the run failed\n";
+  if (r.saved.empty() && !r.options.save_dir.empty() && !r.planned_only) text += fmt::format("saved     nothing: {}\n", r.not_saved.empty() ? "the run failed" : r.not_saved);
   return text;
 }
 

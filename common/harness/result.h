@@ -67,6 +67,7 @@ struct RunResult {
   std::vector<std::string> failures;     // one line each; empty: all is well
   std::string trace;                     // --trace-row's text
   std::vector<std::string> saved;        // files that --save wrote
+  std::string not_saved;                 // why it could not ("" = it could, or was not asked to)
 };
 
 }  // namespace attention

@@ -238,11 +238,27 @@ std::vector<Scratch> fit_memory(const Step& step, const Device& device, bool bac
                                   quadratic ? "step03 needs none of them" : "choose a smaller --seqlen, --heads or --batch"));
 }
 
+std::string path_of(const std::string& folder, const TensorInfo& output) { return folder + "/" + output.file + ".npy"; }
+
+/// Asked before a run that may take hours.
+void refuse_unwritable_outputs(const std::string& folder, bool backward) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw BadArguments(fmt::format("--save {}: {}", folder, error.message()));
+  for (const bool gradients : {false, true})
+    for (const TensorInfo* output : outputs_of(gradients))
+      if (!gradients || backward) refuse_unwritable(path_of(folder, *output), "--save");
+}
+
 void save_outputs(const std::string& folder, const std::vector<Output>& outputs, RunResult& result) {
-  for (const Output& output : outputs) {
-    const std::string path = folder + "/" + output.tensor->file + ".npy";
-    write_npy(path, output.tensor->shape(result.problem), output.values, output.tensor->dtype(result.problem) == Dtype::fp16);
-    result.saved.push_back(path);
+  try {
+    WholeFiles files;
+    for (const Output& output : outputs)
+      add_npy(files, path_of(folder, *output.tensor), output.tensor->shape(result.problem), output.values, output.tensor->dtype(result.problem) == Dtype::fp16);
+    files.commit();
+    for (const Output& output : outputs) result.saved.push_back(path_of(folder, *output.tensor));
+  } catch (const BadArguments& why) {
+    result.not_saved = why.what();
   }
 }
 
@@ -298,11 +314,7 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   const std::vector<Scratch> scratch = fit_memory(step_, device, has_backward(), result);
   if (options.plan) return result;
 
-  if (!options.save_dir.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(options.save_dir, error);
-    if (error) throw BadArguments(fmt::format("--save {}: {}", options.save_dir, error.message()));
-  }
+  if (!options.save_dir.empty()) refuse_unwritable_outputs(options.save_dir, has_backward());
   if (!has_inputs_) {
     progress_.stage(step_.id + ": inputs");
     if (options.load_dir.empty()) data_.inputs = make_inputs(options, problem, has_backward());

@@ -1,7 +1,6 @@
 // main() of step00: what works here, how fast the memories and the products are, and the file that the other programs read.
 // Exit codes: 0 ok (also without a GPU), 2 bad arguments, 4 a GPU that is present but unusable, a CUDA error, out of memory.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -9,9 +8,11 @@
 #include <filesystem>
 #include <string>
 
+#include "common/base/error.h"
 #include "common/base/exit_code.h"
+#include "common/base/files.h"
 #include "common/harness/describe.h"
-#include "common/harness/json.h"
+#include "common/harness/program.h"
 #include "common/harness/progress.h"
 #include "common/roofline/measure.h"
 #include "common/roofline/preflight.h"
@@ -21,25 +22,7 @@ namespace attention {
 
 namespace {
 
-void print(const std::string& person, const std::string& program, const std::string& json_path) {
-  std::fputs(person.c_str(), json_path == "-" ? stderr : stdout);
-  if (json_path == "-")
-    std::fputs(program.c_str(), stdout);
-  else if (!json_path.empty())
-    write_whole(json_path, program);
-  if (std::fflush(stdout) != 0) throw BadArguments("standard output cannot be written");
-}
-
 #if defined(ATTN_HAVE_CUDA)
-/// Throws BadArguments when ATTN_DEVICE_FIGURES names a file that cannot be written: asked before measuring, not after it.
-void refuse_unwritable_figures() {
-  const char* named = std::getenv("ATTN_DEVICE_FIGURES");
-  if (named == nullptr || *named == 0) return;
-  const std::filesystem::path path = named, folder = path.has_parent_path() ? path.parent_path() : ".";
-  if (std::filesystem::is_directory(path) || access(folder.c_str(), W_OK) != 0)
-    throw BadArguments(fmt::format("ATTN_DEVICE_FIGURES={}: is a folder, or its folder does not exist or cannot be written", named));
-}
-
 /// Writes the figures where the other programs look for them.
 Finding keep_figures(const std::string& gpu, const std::string& text) {
   const std::string path = figures_path(gpu), next = "name a file with ATTN_DEVICE_FIGURES=file, here and for the other steps";
@@ -64,8 +47,8 @@ CounterAccess counter_access() {
   }
 }
 
-int measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
-  refuse_unwritable_figures();
+void measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
+  if (const char* named = std::getenv("ATTN_DEVICE_FIGURES"); named && *named) refuse_unwritable(named, "ATTN_DEVICE_FIGURES");
   DeviceFigures figures;
   {
     Progress progress;
@@ -75,9 +58,8 @@ int measure_and_print(const GpuPresence& gpu, const std::string& json_path) {
   const CounterAccess counters = counter_access();
   for (const auto& more : {ability_findings(figures, counters), executor_findings()}) findings.insert(findings.end(), more.begin(), more.end());
   findings.push_back(keep_figures(figures.gpu, step00_json(&figures, "", findings)));
-  print(fmt::format("step00  two memories     {}  sm_{}  {} SMs\n", figures.gpu, figures.compute_capability, figures.sm_count) + figures_text(figures) + findings_text(findings),
-        step00_json(&figures, "", findings), json_path);
-  return 0;
+  print_results(fmt::format("step00  two memories     {}  sm_{}  {} SMs\n", figures.gpu, figures.compute_capability, figures.sm_count) + figures_text(figures) + findings_text(findings),
+                [&] { return step00_json(&figures, "", findings); }, json_path);
 }
 #endif
 
@@ -86,7 +68,7 @@ Step step00() {
           .kind = "device"};
 }
 
-int run_main(int argc, char** argv) {
+void run_main(int argc, char** argv) {
   const Step step = step00();
   CLI::App app(fmt::format("{}  {}: {}\nChapter: {}", step.id, step.title, step.idea, step.chapter), step.id);
   std::string json_path;
@@ -97,17 +79,17 @@ int run_main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);
-    return 0;
+    return;
   } catch (const CLI::ParseError& error) {
     const std::string text = error.what();
     throw BadArguments(text.substr(0, text.find('\n')) + " (--help lists the flags)");
   }
   if (described) {
     std::fputs(describe(step).c_str(), stdout);
-    return 0;
+    return;
   }
   if (json->count() > 0 && json_path.empty()) throw BadArguments("--json: the name is empty");
-  if (!json_path.empty() && json_path != "-") refuse_unwritable(json_path);
+  if (!json_path.empty() && json_path != "-") refuse_unwritable(json_path, "--json");
 
   const GpuPresence gpu = find_gpu();
 #if defined(ATTN_HAVE_CUDA)
@@ -116,14 +98,14 @@ int run_main(int argc, char** argv) {
   std::vector<Finding> findings = gpu_findings(gpu, nullptr);
   const Finding about_gpu = findings.front();
   for (const Finding& finding : executor_findings()) findings.push_back(finding);
-  print("step00  two memories     nothing measured: sizes and rates need a usable GPU\n" + findings_text(findings), step00_json(nullptr, about_gpu.text, findings), json_path);
+  print_results("step00  two memories     nothing measured: sizes and rates need a usable GPU\n" + findings_text(findings), [&] { return step00_json(nullptr, about_gpu.text, findings); },
+                json_path);
   if (about_gpu.state == Finding::State::problem)
     throw DeviceFailure(about_gpu.text.find(about_gpu.next) != std::string::npos ? about_gpu.text : about_gpu.text + ": " + about_gpu.next);
-  return 0;
 }
 
 }  // namespace
 
 }  // namespace attention
 
-int main(int argc, char** argv) { return attention::exit_code_of([&] { return attention::run_main(argc, argv); }); }
+int main(int argc, char** argv) { return attention::exit_code_of([&] { attention::run_main(argc, argv); }); }

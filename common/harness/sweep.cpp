@@ -82,6 +82,8 @@ Sweep sweep_tiles(const Options& options, const Step& step, ChosenDevice& chosen
   std::vector<TileChoice> choices = step.tiles(runs.problem());
   if (!choices.empty() && choices.front().shape == TileShape{})
     throw Unsupported(fmt::format("{} has no tiles to sweep: its products are a library's, which chooses", step.id));
+  if (const std::string more = where_more_tiles_are(step, choices); !more.empty())
+    throw Unsupported(fmt::format("{} is built with the tile that it takes by default alone{}", step.id, more));
   std::sort(choices.begin(), choices.end(), [](const TileChoice& a, const TileChoice& b) { return std::tie(a.shape.br, a.shape.bc) < std::tie(b.shape.br, b.shape.bc); });
 
   // All times first: a profiler in the process slows launches. Without counters there is nothing to wait for.

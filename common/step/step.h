@@ -56,6 +56,7 @@ struct TileChoice {
   TileShape shape;
   int64_t sram_bytes = 0;  // the most that any of the step's kernels asks for with this tile
   int threads = 0;         // of a block
+  int left_out = 0;        // how many more tiles for this problem there are that this program does not hold (make stepNN-tiles)
 };
 
 /// Something that a step does and can do without, so that its worth is seen: --no-<name> leaves it out.

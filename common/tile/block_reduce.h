@@ -9,8 +9,8 @@ inline namespace ATTN_DEVICE {
 /// One number per warp of the block, on its way from the warps' own results to the block's.
 using WarpResults = SramTile<float, 1, 32>;
 
-/// The maximum (sum) of x over all threads of the block, for all of them. `results` must not serve a second reduction unless
-/// a __syncthreads lies in between: give each its own.
+/// The maximum (sum) of x over all threads of the block, for all of them. `results` must not serve a second reduction
+/// unless a __syncthreads lies in between: give each its own.
 __device__ __forceinline__ float row_max(float x, WarpResults& results) {
   float warp[1] = {x};
   lanes_max<32>(warp);

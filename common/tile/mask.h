@@ -1,4 +1,5 @@
-// Which query sees which key, and in which order blocks take the tiles: each rule once, and what follows from it for whole tiles.
+// Which query sees which key, and in which order blocks take the tiles: each rule once, and what follows from it for
+// whole tiles.
 #pragma once
 
 #include "common/base/problem.h"
@@ -12,9 +13,10 @@ struct Place {
   int head, row0;
 };
 
-/// In which order the tiles of all heads are taken; blocks start in the order of blockIdx.x. `together` heads go through their tiles side by
-/// side: under a causal mask, whose tiles differ in length, so that short ones are left to fill the GPU at the end, and the K and V of these
-/// heads stay in L2. Otherwise all take equally long, and one head's K and V at a time is best.
+/// In which order the tiles of all heads are taken; blocks start in the order of blockIdx.x. `together` heads go
+/// through their tiles side by side: under a causal mask, whose tiles differ in length, so that short ones are left to
+/// fill the GPU at the end, and the K and V of these heads stay in L2. Otherwise all take equally long, and one head's
+/// K and V at a time is best.
 struct Order {
   static constexpr int kTogetherIfCausal = 16;
   int tiles, heads, together;  // tiles of a head, heads in all
@@ -45,14 +47,16 @@ struct Order {
   }
 };
 
-/// Causal is bottom-right: query i sees the keys j <= i + seqlen_k - seqlen_q. (Dao-AILab/flash-attention 2.1 and newer do the
-/// same; PyTorch's is_causal is top-left.) Positions past the ends, which pad ragged tiles, see nothing and are not seen. Lengths are
-/// up to kMostTokens (base/problem.h), so that 32 bits hold every position, a tile past the ends included.
+/// Causal is bottom-right: query i sees the keys j <= i + seqlen_k - seqlen_q. (Dao-AILab/flash-attention 2.1 and newer
+/// do the same; PyTorch's is_causal is top-left.) Positions past the ends, which pad ragged tiles, see nothing and are
+/// not seen. Lengths are up to kMostTokens (base/problem.h), so that 32 bits hold every position, a tile past the ends
+/// included.
 struct Mask {
   int seqlen_q, seqlen_k;
   bool causal;
 
-  Mask(int64_t queries, int64_t keys, bool is_causal) : seqlen_q(static_cast<int>(queries)), seqlen_k(static_cast<int>(keys)), causal(is_causal) {}
+  Mask(int64_t queries, int64_t keys, bool is_causal)
+      : seqlen_q(static_cast<int>(queries)), seqlen_k(static_cast<int>(keys)), causal(is_causal) {}
 
   /// The rule: query i sees the first keys_seen(i) keys (0 or less: none).
   __device__ __forceinline__ int keys_seen(int i) const {
@@ -61,11 +65,14 @@ struct Mask {
   }
   __device__ __forceinline__ bool visible(int i, int j) const { return i < seqlen_q && j < keys_seen(i); }
 
-  /// True when every query of [i0, i0 + rows) sees every key of [j0, j0 + cols): then nothing in the tile needs masking.
-  __device__ __forceinline__ bool all_visible(int i0, int rows, int j0, int cols) const { return i0 + rows <= seqlen_q && j0 + cols <= keys_seen(i0); }
+  /// True when every query of [i0, i0 + rows) sees every key of [j0, j0 + cols): then nothing in the tile needs
+  /// masking.
+  __device__ __forceinline__ bool all_visible(int i0, int rows, int j0, int cols) const {
+    return i0 + rows <= seqlen_q && j0 + cols <= keys_seen(i0);
+  }
 
-  /// s = -inf where the query does not see the key; (i0, j0) is the tile's first pair. Rows past the last query see what it sees; they are
-  /// never stored. Tiles away from the edges, nearly all of them, pay for one comparison.
+  /// s = -inf where the query does not see the key; (i0, j0) is the tile's first pair. Rows past the last query see
+  /// what it sees; they are never stored. Tiles away from the edges, nearly all of them, pay for one comparison.
   template <class Scores>
   __device__ __forceinline__ void apply(Scores& s, int i0, int j0) const {
     if (j0 + s.col(s.kCols - 1) + 1 > keys_seen(i0 + s.row(0))) apply_on_edge(s, i0, j0);
@@ -91,9 +98,12 @@ struct Mask {
   }
   /// The place of this block in a grid with a block for every tile of `rows` queries (keys) of every head.
   __device__ __forceinline__ Place place_of_block(int rows) const {
-    return Order::of_grid(ceil_div(seqlen_q, rows), causal ? Order::kTogetherIfCausal : 1).queries(static_cast<int>(blockIdx.x), rows);
+    return Order::of_grid(ceil_div(seqlen_q, rows), causal ? Order::kTogetherIfCausal : 1)
+        .queries(static_cast<int>(blockIdx.x), rows);
   }
-  __device__ __forceinline__ Place place_of_keys(int rows) const { return Order::of_grid(ceil_div(seqlen_k, rows)).keys(static_cast<int>(blockIdx.x), rows); }
+  __device__ __forceinline__ Place place_of_keys(int rows) const {
+    return Order::of_grid(ceil_div(seqlen_k, rows)).keys(static_cast<int>(blockIdx.x), rows);
+  }
 };
 
 }  // namespace ATTN_DEVICE

@@ -67,7 +67,82 @@ struct Tile {
 };
 
 template <class... Ts>
-struct TileList {};
+struct TileList {
+  using All = TileList;
+};
+template <class... Lists>
+struct Joined;
+template <class... Ts>
+struct Joined<TileList<Ts...>> {
+  using type = TileList<Ts...>;
+};
+template <class... As, class... Bs, class... More>
+struct Joined<TileList<As...>, TileList<Bs...>, More...> : Joined<TileList<As..., Bs...>, More...> {};
+
+// ---- which tiles a build holds ---------------------------------------------------------------------------------------
+//
+// With ATTN_ALL_TILES (make stepNN-tiles) all of a list. Without it, of each product and head_dim the tile that is chosen
+// when none is asked for: the first whose block fits the SRAM, on each architecture of the build. Each costs the build time.
+// ATTN_LARGEST_HEAD_DIM leaves out those for longer rows (exercises, mutants).
+
+/// Bytes of SRAM that a block may have (CUDA C++ Programming Guide, technical specifications per compute capability).
+constexpr size_t sram_of(int architecture) {
+  if (architecture < 800) return 64 << 10;
+  if (architecture == 800 || architecture == 870) return 163 << 10;
+  return (architecture < 900 || architecture >= 1200 ? 99 : 227) << 10;
+}
+#if defined(ATTN_DEVICE_CPU)
+constexpr int kArchitectures[] = {900};  // the executor's limit is the H200's
+#else
+constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+#endif
+#if !defined(ATTN_LARGEST_HEAD_DIM)
+#define ATTN_LARGEST_HEAD_DIM 256
+#endif
+
+/// True when T is what is chosen of the Ts on some architecture; Sram<T> is what a block holds.
+template <class T, template <class> class Sram, class... Ts>
+constexpr bool is_a_default() {
+  for (const int architecture : kArchitectures) {
+    bool found = false, this_one = false;
+    const auto choose = [&](bool same_class, bool fits, bool is_t) {
+      if (same_class && !found) found = fits, this_one = is_t;  // the last, if none fits: then it is what a refusal names
+    };
+    (choose(std::is_same_v<typename T::P, typename Ts::P> && T::kHeadDim == Ts::kHeadDim, sizeof(Sram<Ts>) <= sram_of(architecture), std::is_same_v<T, Ts>), ...);
+    if (this_one) return true;
+  }
+  return false;
+}
+
+#if defined(ATTN_ALL_TILES)
+template <class List, template <class> class>
+using Built = List;
+#else
+template <class List, template <class> class Sram>
+struct Built;
+template <class... Ts, template <class> class Sram>
+struct Built<TileList<Ts...>, Sram>
+    : Joined<TileList<>, std::conditional_t<Ts::kHeadDim <= ATTN_LARGEST_HEAD_DIM && is_a_default<Ts, Sram, Ts...>(), TileList<Ts>, TileList<>>...>::type {
+  using All = TileList<Ts...>;
+};
+#endif
+
+/// What a block of the forward holds at most, and of the backward.
+template <class T>
+struct ForwardSram {
+  typename T::Own q;
+  typename T::Loop k, v;
+  typename T::Staging p;
+};
+template <class T>
+struct BackwardSram {
+  typename T::Own q, d_o;
+  typename T::Loop k, v;
+  typename T::Staging ds;
+  SramTile<float, 1, (T::kBr > T::kBc ? T::kBr : T::kBc)> lse, delta;
+};
+
+// ---- the lists -------------------------------------------------------------------------------------------------------
 
 // fp32: a 128x64 tile gives each lane 8x8 outputs, the largest micro-tile whose accumulators fit the registers; it needs 102 KiB
 // of SRAM at head_dim 64, so the smaller ones are for GPUs with less (99 KiB: sm_86, sm_89, sm_120; 64 KiB: sm_75).
@@ -82,36 +157,29 @@ using TensorCoreTiles = TileList<
 using SplitTiles = TileList<
     Tile<Split<AtMostOne>, 128, 64, 64, 4, 4, 2>, Tile<Split<AtMostOne>, 64, 64, 64, 4, 4, 2>,
     Tile<Split<AtMostOne>, 128, 32, 128, 4, 4, 2>, Tile<Split<AtMostOne>, 64, 32, 128, 4, 4, 2>, Tile<Split<AtMostOne>, 32, 32, 128, 2, 4, 2>>;
-template <class... Lists>
-struct Joined;
-template <class... Ts>
-struct Joined<TileList<Ts...>> {
-  using type = TileList<Ts...>;
-};
-template <class... As, class... Bs, class... More>
-struct Joined<TileList<As...>, TileList<Bs...>, More...> : Joined<TileList<As..., Bs...>, More...> {};
-using ForwardTiles = Joined<TileList<
+using AllForwardTiles = Joined<TileList<
     Tile<float, 128, 64, 64, 4, 8, 2>, Tile<float, 64, 64, 64, 4, 8, 3>, Tile<float, 64, 32, 64, 2, 8, 3>,
     Tile<float, 128, 64, 128, 8, 16, 1>, Tile<float, 64, 32, 128, 4, 16, 2>, Tile<float, 32, 32, 128, 2, 16, 3>,
     Tile<float, 64, 32, 256, 8, 32, 1>, Tile<float, 32, 16, 256, 4, 16, 2>>, SplitTiles, TensorCoreTiles<half>, TensorCoreTiles<bfloat16>>::type;
+using ForwardTiles = Built<AllForwardTiles, ForwardSram>;
 
 // step04 has more, for --sweep-tiles: at head_dim 64 every pair of 32, 64 and 128 rows, and at 128 what was missing beside them of
-// the article's 64x64 and of 128x32. Not in bf16, where a shape takes the time that it takes in fp16: each costs the build a second.
-// They stand behind those above, so that none of them is a GPU's first choice.
+// the article's 64x64 and of 128x32. Not in bf16, where a shape takes the time that it takes in fp16. They stand behind
+// those above, so that none of them is a GPU's first choice.
 using MoreTiles = TileList<
     Tile<float, 128, 128, 64, 8, 16, 1>, Tile<float, 128, 32, 64, 4, 8, 2>, Tile<float, 64, 128, 64, 4, 16, 2>,
     Tile<float, 32, 128, 64, 2, 16, 3>, Tile<float, 32, 64, 64, 2, 16, 4>, Tile<float, 32, 32, 64, 1, 8, 4>,
     Tile<float, 128, 32, 128, 8, 16, 1>, Tile<float, 64, 64, 128, 4, 16, 1>,
     Tile<half, 128, 128, 64, 4, 4, 2>, Tile<half, 128, 32, 64, 4, 4, 3>, Tile<half, 64, 128, 64, 2, 4, 4>,
     Tile<half, 32, 128, 64, 1, 4, 8>, Tile<half, 32, 64, 64, 1, 4, 8>, Tile<half, 32, 32, 64, 1, 4, 8>, Tile<half, 128, 32, 128, 4, 4, 2>>;
-using SweepTiles = Joined<ForwardTiles, MoreTiles>::type;
+using SweepTiles = Built<Joined<AllForwardTiles, MoreTiles>::type, ForwardSram>;
 
 // step06, at head_dim 64: 128 keys a tile halve its barriers, and there are registers for them at 2 blocks per SM.
-using AsyncTiles = TileList<
+using AsyncTiles = Built<TileList<
     Tile<half, 128, 128, 64, 4, 4, 2>, Tile<half, 128, 64, 64, 4, 4, 3>, Tile<half, 64, 64, 64, 2, 4, 4>,
     Tile<half, 128, 64, 128, 4, 4, 2>, Tile<half, 64, 64, 128, 4, 4, 3>, Tile<half, 64, 32, 256, 4, 4, 2>, Tile<half, 32, 32, 256, 2, 4, 3>,
     Tile<bfloat16, 128, 128, 64, 4, 4, 2>, Tile<bfloat16, 128, 64, 64, 4, 4, 3>, Tile<bfloat16, 64, 64, 64, 2, 4, 4>,
-    Tile<bfloat16, 128, 64, 128, 4, 4, 2>, Tile<bfloat16, 64, 64, 128, 4, 4, 3>, Tile<bfloat16, 64, 32, 256, 4, 4, 2>, Tile<bfloat16, 32, 32, 256, 2, 4, 3>>;
+    Tile<bfloat16, 128, 64, 128, 4, 4, 2>, Tile<bfloat16, 64, 64, 128, 4, 4, 3>, Tile<bfloat16, 64, 32, 256, 4, 4, 2>, Tile<bfloat16, 32, 32, 256, 2, 4, 3>>, ForwardSram>;
 
 // The backward keeps two accumulators and two fragments of scores, so a lane's micro-tiles are half as tall.
 template <class E>
@@ -122,10 +190,10 @@ using TensorCoreBackwardTiles = TileList<
 using SplitBackwardTiles = TileList<
     Tile<Split<AnyWeights>, 128, 32, 64, 4, 4, 2>, Tile<Split<AnyWeights>, 64, 32, 64, 4, 4, 2>,
     Tile<Split<AnyWeights>, 128, 64, 128, 8, 4, 1>, Tile<Split<AnyWeights>, 64, 32, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 64, 16, 128, 4, 4, 2>, Tile<Split<AnyWeights>, 32, 16, 128, 2, 4, 2>>;
-using BackwardTiles = Joined<TileList<
+using BackwardTiles = Built<Joined<TileList<
     Tile<float, 64, 64, 64, 4, 8, 2>, Tile<float, 32, 32, 64, 2, 8, 3>,
     Tile<float, 64, 64, 128, 8, 16, 1>, Tile<float, 32, 32, 128, 4, 16, 1>, Tile<float, 16, 16, 128, 4, 16, 2>,
-    Tile<float, 16, 16, 256, 4, 16, 1>>, SplitBackwardTiles, TensorCoreBackwardTiles<half>, TensorCoreBackwardTiles<bfloat16>>::type;
+    Tile<float, 16, 16, 256, 4, 16, 1>>, SplitBackwardTiles, TensorCoreBackwardTiles<half>, TensorCoreBackwardTiles<bfloat16>>::type, BackwardSram>;
 
 /// The padded head_dim that serves `head_dim`, 0 when none does.
 constexpr int padded_head_dim(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : head_dim <= 256 ? 256 : 0; }
@@ -153,14 +221,21 @@ void with_tile(const Problem& problem, TileList<Ts...>, F&& f) {
   if (!found) throw Unsupported("no tile " + std::to_string(problem.tile.br) + "x" + std::to_string(problem.tile.bc) + " for head_dim " + std::to_string(problem.head_dim));
 }
 
+/// How many tiles of the list serve the problem.
+template <class... Ts>
+int count_serving(const Problem& problem, TileList<Ts...>) {
+  return (0 + ... + serves(Ts{}, problem));
+}
+
 /// The list's shapes for this dtype and head_dim, in order, each with the bytes of SRAM that `sram_bytes(T{})` says a block needs.
-template <class F, class... Ts>
-std::vector<TileChoice> tile_choices(const Problem& problem, TileList<Ts...>, F&& sram_bytes) {
+template <class List, class F>
+std::vector<TileChoice> tile_choices(const Problem& problem, List list, F&& sram_bytes) {
   std::vector<TileChoice> choices;
+  const int left_out = ATTN_LARGEST_HEAD_DIM < 256 ? 0 : count_serving(problem, typename List::All{}) - count_serving(problem, list);
   auto add = [&](auto t) {
-    if (serves(t, problem)) choices.push_back({{t.kBr, t.kBc}, static_cast<int64_t>(sram_bytes(t)), t.kThreads});
+    if (serves(t, problem)) choices.push_back({{t.kBr, t.kBc}, static_cast<int64_t>(sram_bytes(t)), t.kThreads, left_out});
   };
-  (add(Ts{}), ...);
+  [&]<class... Ts>(TileList<Ts...>) { (add(Ts{}), ...); }(list);
   return choices;
 }
 

@@ -1,10 +1,11 @@
-// The third tile product: fp32 on the tensor cores (--product tensor-cores). A tensor core multiplies numbers of 11 bits, so
-// each number is split into two of them, x = hi + lo, and a product of numbers is three of parts:
+// The third tile product: fp32 on the tensor cores (--product tensor-cores). A tensor core multiplies numbers of 11
+// bits, so each number is split into two of them, x = hi + lo, and a product of numbers is three of parts:
 //
 //      x y = hi hi' + (hi lo' + lo hi')          lo lo' is below the rounding of fp32
 //
-// A tensor core multiplies exactly, but its sums lose a little each time: the small products are summed before the large ones,
-// no sum is long, each tile starts fresh ones, and O is added to outside. docs/exact-tensor-cores.md has the reasons and the numbers.
+// A tensor core multiplies exactly, but its sums lose a little each time: the small products are summed before the
+// large ones, no sum is long, each tile starts fresh ones, and O is added to outside. docs/exact-tensor-cores.md has
+// the reasons and the numbers.
 #pragma once
 
 #include "common/tile/product.h"
@@ -12,14 +13,16 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// fp16 ends at 65504, and below 2^-14 its digits get fewer. So tiles are multiplied by a power of two first, which is exact, and
-/// the product is divided by it afterwards: the one that takes `largest` to [2^14, 2^15). Not above 2^126, whose inverse is a
-/// normal number still.
+/// fp16 ends at 65504, and below 2^-14 its digits get fewer. So tiles are multiplied by a power of two first, which is
+/// exact, and the product is divided by it afterwards: the one that takes `largest` to [2^14, 2^15). Not above 2^126,
+/// whose inverse is a normal number still.
 __device__ __forceinline__ float power_of_two_scale(float largest) {
   const uint32_t exponent = 268 - (__float_as_uint(largest) >> 23);  // 127 + 14 - (exponent - 127)
   return __uint_as_float((exponent < 253 ? exponent : 253) << 23);
 }
-__device__ __forceinline__ float inverse_power(float power_of_two) { return __uint_as_float((254u << 23) - __float_as_uint(power_of_two)); }
+__device__ __forceinline__ float inverse_power(float power_of_two) {
+  return __uint_as_float((254u << 23) - __float_as_uint(power_of_two));
+}
 
 /// Two neighbours, split: both hi in one register, both lo in another.
 __device__ __forceinline__ void split(uint32_t& hi, uint32_t& lo, float x, float y) {
@@ -37,8 +40,8 @@ struct SplitTile {
     SramTile<half, Rows, 2 * Cols> part;  // hi in the first Cols columns, lo in the others
     SramTile<float, Rows, Cols> whole;    // on the way there, where rows are not aligned
   };
-  SramTile<float, 1, 32> largest;         // |x|, of each warp's share
-  SramTile<float, 1, 4> scale;            // (0, 0): the power of two that the tile was multiplied by
+  SramTile<float, 1, 32> largest;  // |x|, of each warp's share
+  SramTile<float, 1, 4> scale;     // (0, 0): the power of two that the tile was multiplied by
 
   __device__ __forceinline__ float unscale() const { return inverse_power(scale.load(0, 0)); }
 };
@@ -48,32 +51,39 @@ struct alignas(8) RegisterPair {
   uint32_t first, second;
 };
 
-/// HBM -> SRAM, as for other tiles, and split on the way. The whole tile is in flight at once: its largest number, which sets the
-/// scale, must be known before the first is split. Contains a __syncthreads; another must follow before anyone reads the tiles.
+/// HBM -> SRAM, as for other tiles, and split on the way. The whole tile is in flight at once: its largest number,
+/// which sets the scale, must be known before the first is split. Contains a __syncthreads; another must follow before
+/// anyone reads the tiles.
 template <int Threads, int N, int Rows, int Cols, class T>
-__device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N], const Global<T> (&from)[N], int64_t row0, int64_t col0 = 0) {
+__device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N], const Global<T> (&from)[N],
+                                          int64_t row0, int64_t col0 = 0) {
   constexpr int kPerRow = Cols / 4, kStep = Threads / kPerRow, kVectors = Rows / kStep;
   static_assert(Threads % kPerRow == 0 && Rows % kStep == 0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * 4;
   float4 x[N][kVectors];
   if (from[0].cols % 4 == 0) {
     const int64_t below = from[0].rows - row0 - row;
-    const int rows = col0 + col >= from[0].cols ? 0 : below < Rows ? static_cast<int>(below) : Rows;  // to load, in these columns
+    const int rows = col0 + col >= from[0].cols ? 0
+                     : below < Rows             ? static_cast<int>(below)
+                                                : Rows;  // to load, in these columns
     ATTN_UNROLL for (int n = 0; n < N; ++n)
-      ATTN_UNROLL for (int r = 0; r < kVectors; ++r) x[n][r] = from[n].rows_from(row0 + row).load_vector_if(r * kStep < rows, r * kStep, col0 + col);
+      ATTN_UNROLL for (int r = 0; r < kVectors; ++r)
+        x[n][r] = from[n].rows_from(row0 + row).load_vector_if(r * kStep < rows, r * kStep, col0 + col);
   } else {
     SramTile<float, Rows, Cols>* whole[N];
     ATTN_UNROLL for (int n = 0; n < N; ++n) whole[n] = &to[n]->whole;
     load_unaligned_tiles<Threads>(whole, from, row0, col0);
     __syncthreads();  // a thread's vectors come from its neighbours
     ATTN_UNROLL for (int n = 0; n < N; ++n)
-      ATTN_UNROLL for (int r = 0; r < kVectors; ++r) x[n][r] = *reinterpret_cast<const float4*>(to[n]->whole.read(row + r * kStep, col, 4));
+      ATTN_UNROLL for (int r = 0; r < kVectors; ++r)
+        x[n][r] = *reinterpret_cast<const float4*>(to[n]->whole.read(row + r * kStep, col, 4));
   }
 
   float largest[N] = {};
   ATTN_UNROLL for (int n = 0; n < N; ++n)
     ATTN_UNROLL for (int r = 0; r < kVectors; ++r)
-      largest[n] = fmaxf(largest[n], fmaxf(fmaxf(fabsf(x[n][r].x), fabsf(x[n][r].y)), fmaxf(fabsf(x[n][r].z), fabsf(x[n][r].w))));
+      largest[n] = fmaxf(largest[n],
+                         fmaxf(fmaxf(fabsf(x[n][r].x), fabsf(x[n][r].y)), fmaxf(fabsf(x[n][r].z), fabsf(x[n][r].w))));
   warp_max_of_magnitudes(largest);
   if (threadIdx.x % 32 == 0)
     ATTN_UNROLL for (int n = 0; n < N; ++n) to[n]->largest.store(0, threadIdx.x / 32, largest[n]);
@@ -81,7 +91,8 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N],
 
   ATTN_UNROLL for (int n = 0; n < N; ++n) {
     float largest_of_all = 0;
-    ATTN_UNROLL for (int warp = 0; warp < Threads / 32; ++warp) largest_of_all = fmaxf(largest_of_all, to[n]->largest.load(0, warp));
+    ATTN_UNROLL for (int warp = 0; warp < Threads / 32; ++warp)
+      largest_of_all = fmaxf(largest_of_all, to[n]->largest.load(0, warp));
     const float scale = power_of_two_scale(largest_of_all);
     if (threadIdx.x == 0) to[n]->scale.store(0, 0, scale);
     ATTN_UNROLL for (int r = 0; r < kVectors; ++r) {
@@ -98,12 +109,13 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>& to, Global<T> f
   load_tile<Threads>({&to}, {from}, row0, col0);
 }
 
-/// out += X Y for Count 16-column operands of X and, for every 16 columns of out, as many of Y; load_right(y_hi, y_lo, k, n) loads the
-/// k-th of the n-th 16. The products with a lo come first: they are 2^-11 of hi hi', and what the accumulator cuts off of them is as
-/// much smaller.
+/// out += X Y for Count 16-column operands of X and, for every 16 columns of out, as many of Y; load_right(y_hi, y_lo,
+/// k, n) loads the k-th of the n-th 16. The products with a lo come first: they are 2^-11 of hi hi', and what the
+/// accumulator cuts off of them is as much smaller.
 template <int Count, int Rows, int Cols, class LoadRight>
-__device__ __forceinline__ void multiply_split(Fragment<Rows, Cols, 4, 2>& out, const uint32_t (&x_hi)[Count][Rows / 16][4], const uint32_t (&x_lo)[Count][Rows / 16][4],
-                                               LoadRight&& load_right) {
+__device__ __forceinline__ void multiply_split(Fragment<Rows, Cols, 4, 2>& out,
+                                               const uint32_t (&x_hi)[Count][Rows / 16][4],
+                                               const uint32_t (&x_lo)[Count][Rows / 16][4], LoadRight&& load_right) {
   uint32_t y_hi[Count][Cols / 16][4];
   ATTN_UNROLL for (int k = 0; k < Count; ++k) {
     uint32_t y_lo[Cols / 16][4];
@@ -115,10 +127,12 @@ __device__ __forceinline__ void multiply_split(Fragment<Rows, Cols, 4, 2>& out, 
     ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) multiply_add_blocks<half>(out, x_hi[k], 2 * n, y_hi[k][n]);
 }
 
-/// s = A B^T, in pieces of 32 dimensions, which keeps large scores exact. 32 columns of s at a time, 16 where the warp has 32 rows: four
-/// accumulators (16 x 8 numbers each) for the tensor cores to go round, as a product's sum is ready only some instructions later.
+/// s = A B^T, in pieces of 32 dimensions, which keeps large scores exact. 32 columns of s at a time, 16 where the warp
+/// has 32 rows: four accumulators (16 x 8 numbers each) for the tensor cores to go round, as a product's sum is ready
+/// only some instructions later.
 template <int Rows, int Cols, int ARows, int BRows, int D>
-__device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SplitTile<ARows, D>& a, const SplitTile<BRows, D>& b) {
+__device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SplitTile<ARows, D>& a,
+                                          const SplitTile<BRows, D>& b) {
   constexpr int kPiece = 32, kCount = kPiece / 16, kAtATime = Rows == 16 && Cols % 32 == 0 ? 32 : 16;
   static_assert(BRows == Cols && Rows % 16 == 0 && Cols % kAtATime == 0 && D % kPiece == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
@@ -133,8 +147,9 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
       }
     ATTN_UNROLL for (int col0 = 0; col0 < Cols; col0 += kAtATime) {
       Fragment<Rows, kAtATime, 4, 2> piece(0);
-      multiply_split<kCount>(piece, x_hi, x_lo, [&](uint32_t (&y_hi)[4], uint32_t (&y_lo)[4], int k, int n) {
-        const int row = col0 + 16 * n + lane % 8 + lane / 16 * 8, col = d0 + 16 * k + lane / 8 % 2 * 8;  // B^T: a row of B is a column
+      multiply_split<kCount>(piece, x_hi, x_lo, [&](uint32_t(&y_hi)[4], uint32_t(&y_lo)[4], int k, int n) {
+        const int row = col0 + 16 * n + lane % 8 + lane / 16 * 8,
+                  col = d0 + 16 * k + lane / 8 % 2 * 8;  // B^T: a row of B is a column
         load_matrices<false>(y_hi, b.part.read(row, col, 8));
         load_matrices<false>(y_lo, b.part.read(row, D + col, 8));
       });
@@ -147,15 +162,19 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
   }
 }
 
-/// What is known of the weights that a product is given: the forward's are e^(s - m), and so at most 1; of others the largest of each
-/// row is found first. Stands where fp32 on CUDA cores has its staging tile: weights are split in registers.
+/// What is known of the weights that a product is given: the forward's are e^(s - m), and so at most 1; of others the
+/// largest of each row is found first. Stands where fp32 on CUDA cores has its staging tile: weights are split in
+/// registers.
 struct AtMostOne {};
 struct AnyWeights {};
 
-/// o += P V with P still in registers, in pieces of 64 keys or, where o leaves fewer registers, 32. What the tile gives goes to o once.
+/// o += P V with P still in registers, in pieces of 64 keys or, where o leaves fewer registers, 32. What the tile gives
+/// goes to o once.
 template <int Rows, int D, int Bc, class Weights>
-__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, Weights&, const SplitTile<Bc, D>& v) {
-  constexpr int kRows = o.kRows, kPiece = Bc < 4096 / D ? Bc : 4096 / D, kCount = kPiece / 16, kPieces = Bc / kPiece;
+__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, Weights&,
+                                         const SplitTile<Bc, D>& v) {
+  constexpr int kRows = Fragment<Rows, D, 4, 2>::kRows, kPiece = Bc < 4096 / D ? Bc : 4096 / D, kCount = kPiece / 16,
+                kPieces = Bc / kPiece;
   static_assert(Rows % 16 == 0 && Bc % kPiece == 0 && kPiece % 16 == 0);
   const int lane = threadIdx.x % 32;
   if (lane == 0) count_flops(2LL * Rows * Bc);
@@ -168,7 +187,8 @@ __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragm
     ATTN_UNROLL for (int i = 0; i < kRows; ++i)
       ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) largest[i] = fmaxf(largest[i], fabsf(p(i, j)));
     lanes_max<4>(largest);
-    // Both factors together stay below 2^126, so that one normal number undoes them: weights under 2^-98 / max |V| get a smaller one.
+    // Both factors together stay below 2^126, so that one normal number undoes them: weights under 2^-98 / max |V| get
+    // a smaller one.
     ATTN_UNROLL for (int i = 0; i < kRows; ++i) scale[i] = fminf(power_of_two_scale(largest[i]), 0x1p126f * v_unscale);
   }
   ATTN_UNROLL for (int i = 0; i < kRows; ++i) unscale[i] = inverse_power(scale[i]) * v_unscale;
@@ -176,16 +196,18 @@ __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragm
   uint32_t x_hi[kPieces][kCount][Rows / 16][4], x_lo[kPieces][kCount][Rows / 16][4];
   ATTN_UNROLL for (int k = 0; k < Bc / 16; ++k)
     ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m)
-      ATTN_UNROLL for (int quarter = 0; quarter < 4; ++quarter) {  // upper before lower, left before right, as left_operand has them
+      ATTN_UNROLL for (int quarter = 0; quarter < 4;
+                       ++quarter) {  // upper before lower, left before right, as left_operand has them
         const int i = 2 * m + quarter % 2, j = 4 * k + quarter / 2 * 2;
-        split(x_hi[k / kCount][k % kCount][m][quarter], x_lo[k / kCount][k % kCount][m][quarter], scale[i] * p(i, j), scale[i] * p(i, j + 1));
+        split(x_hi[k / kCount][k % kCount][m][quarter], x_lo[k / kCount][k % kCount][m][quarter], scale[i] * p(i, j),
+              scale[i] * p(i, j + 1));
       }
 
   ATTN_UNROLL for (int n = 0; n < D / 8; n += 2) {
     float sum[kRows][4] = {};
     ATTN_UNROLL for (int piece = 0; piece < kPieces; ++piece) {
       Fragment<Rows, 16, 4, 2> part(0);
-      multiply_split<kCount>(part, x_hi[piece], x_lo[piece], [&](uint32_t (&y_hi)[4], uint32_t (&y_lo)[4], int k, int) {
+      multiply_split<kCount>(part, x_hi[piece], x_lo[piece], [&](uint32_t(&y_hi)[4], uint32_t(&y_lo)[4], int k, int) {
         const int key = piece * kPiece + 16 * k + lane % 16;
         load_matrices<true>(y_hi, v.part.read(key, 8 * n + lane / 16 * 8, 8));
         load_matrices<true>(y_lo, v.part.read(key, D + 8 * n + lane / 16 * 8, 8));
@@ -200,7 +222,8 @@ __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragm
 
 /// o += P V with P in SRAM, in fp32 as it came from HBM.
 template <int Rows, int D, int PRows, int Bc>
-__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const SramTile<float, PRows, Bc>& p, const SplitTile<Bc, D>& v) {
+__device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const SramTile<float, PRows, Bc>& p,
+                                         const SplitTile<Bc, D>& v) {
   Fragment<Rows, Bc, 4, 2> weights(o.row0 - threadIdx.x % 32 / 4);
   ATTN_UNROLL for (int i = 0; i < weights.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < weights.kCols; j += 2) {

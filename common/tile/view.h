@@ -28,27 +28,42 @@ typename Tensor::template View<E> view(Tensor t, int64_t heads, int64_t rows, in
 
 /// q, o, dO, dQ: [heads, seqlen_q, head_dim]; batch and heads are counted together.
 template <class E, class Tensor>
-auto query_rows(const Problem& p, Tensor t) { return view<E>(t, p.heads_total(), p.seqlen_q, p.head_dim); }
+auto query_rows(const Problem& p, Tensor t) {
+  return view<E>(t, p.heads_total(), p.seqlen_q, p.head_dim);
+}
 
 /// k, v, dK, dV: [heads, seqlen_k, head_dim].
 template <class E, class Tensor>
-auto key_rows(const Problem& p, Tensor t) { return view<E>(t, p.heads_total(), p.seqlen_k, p.head_dim); }
+auto key_rows(const Problem& p, Tensor t) {
+  return view<E>(t, p.heads_total(), p.seqlen_k, p.head_dim);
+}
 
 /// S, P, dP, dS: [heads, seqlen_q, seqlen_k].
 template <class E, class Tensor>
-auto pairs(const Problem& p, Tensor t) { return view<E>(t, p.heads_total(), p.seqlen_q, p.seqlen_k); }
+auto pairs(const Problem& p, Tensor t) {
+  return view<E>(t, p.heads_total(), p.seqlen_q, p.seqlen_k);
+}
 
 /// LSE, delta: one fp32 number per query row, a line per head: [heads, 1, seqlen_q].
 template <class Tensor>
-auto row_scalars(const Problem& p, Tensor t) { return view<float>(t, p.heads_total(), 1, p.seqlen_q); }
+auto row_scalars(const Problem& p, Tensor t) {
+  return view<float>(t, p.heads_total(), 1, p.seqlen_q);
+}
 
-/// The same memory for kernels that do not care about heads: the rows of all heads in one matrix, their scalars in one line.
+/// The same memory for kernels that do not care about heads: the rows of all heads in one matrix, their scalars in one
+/// line.
 template <class E, class Tensor>
-auto all_query_rows(const Problem& p, Tensor t) { return view<E>(t, 1, p.L(), p.head_dim); }
+auto all_query_rows(const Problem& p, Tensor t) {
+  return view<E>(t, 1, p.L(), p.head_dim);
+}
 template <class E, class Tensor>
-auto all_pairs(const Problem& p, Tensor t) { return view<E>(t, 1, p.L(), p.seqlen_k); }
+auto all_pairs(const Problem& p, Tensor t) {
+  return view<E>(t, 1, p.L(), p.seqlen_k);
+}
 template <class Tensor>
-auto all_row_scalars(const Problem& p, Tensor t) { return view<float>(t, 1, 1, p.L()); }
+auto all_row_scalars(const Problem& p, Tensor t) {
+  return view<float>(t, 1, 1, p.L());
+}
 
 }  // namespace ATTN_DEVICE
 }  // namespace attention

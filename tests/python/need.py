@@ -1,12 +1,16 @@
-"""What the Python tests share: where things are, and the exit code of a file whose tests cannot run here (ctest shows it as skipped)."""
+"""What the Python tests share: where things are, and the exit code of a file whose tests cannot run here (ctest shows
+it as skipped)."""
+
 import importlib.util
 import os
 import pathlib
+import subprocess
 import sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-LIBRARY = os.environ.get("ATTN_LIBRARY")  # ctest sets it; else the newest in build*/
-sys.path[:0] = [str(REPOSITORY / "plots"), str(REPOSITORY / "plots" / "swap")]
+LIBRARY = os.environ.get("ATTN_LIBRARY")  # ctest sets both; else the newest library in build*/, and build/
+BUILD = pathlib.Path(os.environ.get("ATTN_STEP_FOLDER", REPOSITORY / "build"))
+sys.path.insert(0, str(REPOSITORY))
 SKIPPED = 77
 
 
@@ -16,3 +20,13 @@ def need(*modules):
     if missing:
         print(f"skipped: {', '.join(missing)} not installed")
         sys.exit(SKIPPED)
+
+
+def script(path, *flags, python=(), **environment):
+    """(exit code, stdout, stderr) of plots/<path>; the CPU executor, whatever this machine has."""
+    words = [sys.executable, *python, REPOSITORY / "plots" / path, *flags]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment}
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, encoding="utf-8", errors="replace", env=environment
+    )
+    return done.returncode, done.stdout, done.stderr

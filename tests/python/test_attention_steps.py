@@ -1,16 +1,20 @@
-"""The steps through the C interface and ctypes, on the CPU executor, against attention that PyTorch computed in float64."""
-from need import LIBRARY, REPOSITORY, need
+"""The steps through the C interface and ctypes, on the CPU executor, against attention that PyTorch computed in
+float64."""
+
+from need import BUILD, LIBRARY, REPOSITORY, need
 
 need("numpy")
 import json
 import unittest
 
 import numpy as np
-from attention_steps import LibraryMissing, StepError, Steps
+from plots import programs
+from plots.attention_steps import LibraryMissing, StepError, Steps
 
 DATA = REPOSITORY / "tests" / "data"
 CASES = sorted(folder.name for folder in DATA.iterdir() if (folder / "case.json").is_file())
-# Far below any mistake (a scale off by 1e-3 fails it) and above rounding: exactness to 1e-6 is the steps' own check, not this file's.
+# Far below any mistake (a scale off by 1e-3 fails it) and above rounding: exactness to 1e-6 is the steps' own check,
+# not this file's.
 # Two cases have large scores, whose rounding error becomes a relative error of P.
 TOLERANCE = {"large_scores": 1e-4, "rising_scores": 1e-4}
 
@@ -19,47 +23,81 @@ def close(got, truth, case):
     """True where the two are within the tolerance of the largest magnitude, at least 1; equal infinities are equal."""
     finite = np.isfinite(truth)
     scale = max(1.0, float(np.abs(truth[finite]).max(initial=0)))
-    return np.array_equal(got[~finite], truth[~finite]) and float(np.abs(got[finite] - truth[finite]).max(initial=0)) <= TOLERANCE.get(case, 2e-6) * scale
+    return (
+        np.array_equal(got[~finite], truth[~finite])
+        and float(np.abs(got[finite] - truth[finite]).max(initial=0)) <= TOLERANCE.get(case, 2e-6) * scale
+    )
 
 
 class OnTheExecutor(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.steps = Steps.load(LIBRARY)
+        cls.programs = [
+            program
+            for program in programs.described(BUILD)
+            if program["kind"] == "attention" and program["devices"]["cpu"] and "fp32" in program["dtypes"]
+        ]
 
     def read(self, case):
-        tensors = {name: np.load(DATA / case / f"{name}.npy").astype(np.float32) for name in ("q", "k", "v", "do", "o", "lse", "dq", "dk", "dv")}
-        return tensors, json.loads((DATA / case / "case.json").read_text())["causal"]
+        tensors = {
+            name: np.load(DATA / case / f"{name}.npy").astype(np.float32)
+            for name in ("q", "k", "v", "do", "o", "lse", "dq", "dk", "dv")
+        }
+        return tensors, json.loads((DATA / case / "case.json").read_text(encoding="utf-8"))["causal"]
 
     def test_forward_of_every_step(self):
         for case in CASES:
             t, causal = self.read(case)
-            for step in ("step01", "step02", "step03", "step04", "step05"):
+            for step in (program["id"] for program in self.programs if "forward" in program["passes"]):
                 with self.subTest(case=case, step=step):
                     o, lse = self.steps.forward(step, t["q"], t["k"], t["v"], causal=causal, nan=True)
                     self.assertTrue(close(o, t["o"], case))
                     self.assertTrue(close(lse, t["lse"], case))
 
-    def test_both_backwards(self):
+    def test_every_backward(self):
+        found = [
+            (program["id"], method["name"])
+            for program in self.programs
+            for method in program["methods"]
+            if method["backward"]
+        ]
+        self.assertIn(("step05", "recompute backward"), found)
         for case in CASES:
             t, causal = self.read(case)
-            for method in ("standard backward", "recompute backward"):
-                with self.subTest(case=case, method=method):
-                    o, lse = self.steps.forward("step04", t["q"], t["k"], t["v"], causal=causal)
-                    gradients = self.steps.backward("step05", t["q"], t["k"], t["v"], o, lse, t["do"], method=method, causal=causal, nan=True)
+            o, lse = self.steps.forward("step04", t["q"], t["k"], t["v"], causal=causal)
+            for step, method in found:
+                with self.subTest(case=case, step=step, method=method):
+                    gradients = self.steps.backward(
+                        step, t["q"], t["k"], t["v"], o, lse, t["do"], method=method, causal=causal, nan=True
+                    )
                     for name, gradient in zip(("dq", "dk", "dv"), gradients):
                         self.assertTrue(close(gradient, t[name], case), name)
 
     def test_products(self):
         for case in ("ragged_causal", "ragged_d40"):
             t, causal = self.read(case)
-            run = lambda product: self.steps.forward("step04", t["q"], t["k"], t["v"], causal=causal, product=product, nan=True)
+            run = lambda product: self.steps.forward(
+                "step04", t["q"], t["k"], t["v"], causal=causal, product=product, nan=True
+            )
             (o, lse), (usual, _), (told, _) = run("tensor-cores"), run(None), run("cuda-cores")
             self.assertTrue(close(o, t["o"], case) and close(lse, t["lse"], case))
             self.assertTrue(np.array_equal(usual, told), "fp32 takes the CUDA cores unless told")
             self.assertFalse(np.array_equal(usual, o), "another product rounds differently")
             for method in ("standard backward", "recompute backward"):
-                run = lambda product: self.steps.backward("step05", t["q"], t["k"], t["v"], o, lse, t["do"], method=method, causal=causal, product=product, nan=True)
+                run = lambda product: self.steps.backward(
+                    "step05",
+                    t["q"],
+                    t["k"],
+                    t["v"],
+                    o,
+                    lse,
+                    t["do"],
+                    method=method,
+                    causal=causal,
+                    product=product,
+                    nan=True,
+                )
                 found, told = run("tensor-cores"), run("cuda-cores")
                 for name, gradient in zip(("dq", "dk", "dv"), found):
                     self.assertTrue(close(gradient, t[name], case), (method, name))
@@ -78,24 +116,36 @@ class OnTheExecutor(unittest.TestCase):
         q = k = np.zeros((2, 3, 200, 40), np.float32)
         plan = self.steps.plan("step04", "forward", q, k)
         self.assertEqual((plan.kernels, plan.workspace_bytes, plan.useful_flops), (1, 0, 4 * 2 * 3 * 200 * 200 * 40))
-        self.assertEqual(self.steps.plan("step02", "forward", q, k).workspace_bytes, 2 * 960000)      # S and P: 2 * 3 * 200 * 200 * 4 bytes each
+        self.assertEqual(
+            self.steps.plan("step02", "forward", q, k).workspace_bytes, 2 * 960000
+        )  # S and P: 2 * 3 * 200 * 200 * 4 bytes each
         self.assertEqual(self.steps.plan("step05", "standard backward", q, k).workspace_bytes, 3 * 960000)
-        self.assertEqual(self.steps.plan("step05", "recompute backward", q, k).workspace_bytes, 4864)  # delta: 4800, in whole pieces of 256
+        self.assertEqual(
+            self.steps.plan("step05", "recompute backward", q, k).workspace_bytes, 4864
+        )  # delta: 4800, in whole pieces of 256
         self.assertIn("commit", self.steps.build)
 
     def test_refusals(self):
         q = np.zeros((1, 2, 8, 16), np.float32)
         wide = np.zeros((1, 1, 2, 300), np.float32)
         for code, text, call in (
-                (2, "no step42 here; there are step01", lambda: self.steps.forward("step42", q, q, q)),
-                (2, 'no method "sideways"', lambda: self.steps.plan("step04", "sideways", q, q)),
-                (2, "finite", lambda: self.steps.forward("step04", q, q, q, softmax_scale=float("nan"))),
-                (2, "tile 64x0", lambda: self.steps.forward("step04", q, q, q, tile=(64, 0))),
-                (2, "sizes must be positive", lambda: self.steps.plan("step04", "forward", q[:, :, :0], q)),
-                (3, "compiled in:", lambda: self.steps.forward("step04", q, q, q, tile=(7, 7))),
-                (3, "no fp32 on tensor cores for head_dim 200; it runs with --product cuda-cores", lambda: self.steps.forward("step04", *[wide[..., :200].copy()] * 3, product="tensor-cores")),
-                (3, "--product cuda-cores is for fp32", lambda: self.steps.forward("step04", *[q.astype(np.float16)] * 3, product="cuda-cores")),
-                (3, "not 300", lambda: self.steps.forward("step04", wide, wide, wide))):
+            (2, "no step42 here; there are step01", lambda: self.steps.forward("step42", q, q, q)),
+            (2, 'no method "sideways"', lambda: self.steps.plan("step04", "sideways", q, q)),
+            (2, "finite", lambda: self.steps.forward("step04", q, q, q, softmax_scale=float("nan"))),
+            (2, "tile 64x0", lambda: self.steps.forward("step04", q, q, q, tile=(64, 0))),
+            (3, "compiled in:", lambda: self.steps.forward("step04", q, q, q, tile=(7, 7))),
+            (
+                3,
+                "no fp32 on tensor cores for head_dim 200; it runs with --product cuda-cores",
+                lambda: self.steps.forward("step04", *[wide[..., :200].copy()] * 3, product="tensor-cores"),
+            ),
+            (
+                3,
+                "--product cuda-cores is for fp32",
+                lambda: self.steps.forward("step04", *[q.astype(np.float16)] * 3, product="cuda-cores"),
+            ),
+            (3, "not 300", lambda: self.steps.forward("step04", wide, wide, wide)),
+        ):
             with self.subTest(text=text):
                 with self.assertRaises(StepError) as caught:
                     call()
@@ -112,10 +162,17 @@ class OnTheExecutor(unittest.TestCase):
 
     def test_tensors_that_do_not_fit(self):
         q = np.zeros((1, 2, 8, 16), np.float32)
-        for text, call in (("differ", lambda: self.steps.forward("step04", q, q[:, :1], q)), ("v must be", lambda: self.steps.forward("step04", q, q, q[:, :, :4])),
-                           ("contiguous", lambda: self.steps.forward("step04", q, np.asfortranarray(q + 1), q)), ("float64", lambda: self.steps.forward("step04", *[q.astype(float)] * 3)),
-                           ("product 'vector-cores'", lambda: self.steps.forward("step04", q, q, q, product="vector-cores")),
-                           ("must be \\[batch", lambda: self.steps.forward("step04", q[0], q[0], q[0]))):
+        for text, call in (
+            ("differ", lambda: self.steps.forward("step04", q, q[:, :1], q)),
+            ("v must have the shape \\(1, 2, 8, 16\\), not", lambda: self.steps.forward("step04", q, q, q[:, :, :4])),
+            ("k must be contiguous", lambda: self.steps.forward("step04", q, np.asfortranarray(q + 1), q)),
+            ("v must be float32, not float16", lambda: self.steps.forward("step04", q, q, q.astype(np.float16))),
+            ("sizes must be positive", lambda: self.steps.plan("step04", "forward", q[:, :, :0], q)),
+            ("sizes must be positive", lambda: self.steps.forward("step04", *[q[..., :0]] * 3)),
+            ("float64", lambda: self.steps.forward("step04", *[q.astype(float)] * 3)),
+            ("product 'vector-cores'", lambda: self.steps.forward("step04", q, q, q, product="vector-cores")),
+            ("must be \\[batch", lambda: self.steps.forward("step04", q[0], q[0], q[0])),
+        ):
             with self.subTest(text=text), self.assertRaisesRegex(ValueError, text):
                 call()
 

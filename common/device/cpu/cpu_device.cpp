@@ -1,37 +1,15 @@
 // The Device that the harness sees when kernels run on the CPU executor.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <limits>
 
+#include "common/base/memory.h"
 #include "common/device/cpu/executor.h"
 #include "common/device/device_api.h"
 
 namespace attention {
 namespace {
-
-/// The number in a file that holds one, or -1 ("max" in a cgroup's file means no limit).
-int64_t number_in_file(const char* path) {
-  int64_t value = -1;
-  std::ifstream file(path);
-  return file >> value ? value : -1;
-}
-
-/// Memory that can be had without swapping: what the kernel says, or less inside a container with a limit of its own.
-int64_t available_memory() {
-  int64_t available = int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key, unit;
-  for (int64_t kib; meminfo >> key >> kib; std::getline(meminfo, unit))
-    if (key == "MemAvailable:") available = kib * 1024;
-  const int64_t limit = number_in_file("/sys/fs/cgroup/memory.max"), used = number_in_file("/sys/fs/cgroup/memory.current");
-  if (limit >= 0 && used >= 0) available = std::min(available, std::max<int64_t>(limit - used, 0));
-  return available;
-}
 
 class CpuDevice : public Device {
  public:

@@ -1,11 +1,14 @@
 #include "common/device/cpu/executor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -37,8 +40,12 @@ std::string tensor_name(int id) {
 /// Waits for grids from the first launch to the end of the program. A thread keeps its Worker, and so its fibers' stacks.
 class Pool {
  public:
-  explicit Pool(int threads) {
-    for (int n = 0; n < threads; ++n) threads_.emplace_back([this, n] { serve(n); });
+  explicit Pool(int threads) : asked_(threads) {
+    try {
+      for (int n = 0; n < threads; ++n) threads_.emplace_back([this, n] { serve(n); });
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;  // else those that could be started do the work
+    }
   }
   ~Pool() {
     {
@@ -48,13 +55,13 @@ class Pool {
     work_arrived_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
-  int size() const { return static_cast<int>(threads_.size()); }
+  int asked() const { return asked_; }
 
   /// Returns when all blocks have ended or a finding has stopped them.
   void run(GridRun& run) {
     std::unique_lock lock(mutex_);
     run_ = &run;
-    helpers_ = static_cast<int>(std::min<int64_t>(size(), run.grid.blocks));
+    helpers_ = static_cast<int>(std::min<int64_t>(static_cast<int64_t>(threads_.size()), run.grid.blocks));
     busy_ = helpers_;
     ++generation_;
     work_arrived_.notify_all();
@@ -87,6 +94,7 @@ class Pool {
     }
   }
 
+  const int asked_;
   std::mutex mutex_;
   std::condition_variable work_arrived_, work_done_;
   GridRun* run_ = nullptr;
@@ -100,8 +108,14 @@ class Pool {
 struct Launches {
   std::mutex mutex;  // one grid at a time
   std::unique_ptr<Pool> pool;
+  pid_t pool_of = 0;  // the process: a child that was forked has none of its parent's threads, and cannot wait for them
   bool recording = false;
   std::vector<LaunchRecord> records;
+
+  void leave_parents_pool() {
+    if (pool_of != getpid()) static_cast<void>(pool.release());
+  }
+  ~Launches() { leave_parents_pool(); }
 };
 Launches& launches() {
   static Launches all;
@@ -180,9 +194,11 @@ void run_grid(const Grid& grid) {
   Launches& all = launches();
   const std::lock_guard lock(all.mutex);
   const auto start = std::chrono::steady_clock::now();
-  if (!all.pool || all.pool->size() != os_threads()) {
+  all.leave_parents_pool();
+  if (!all.pool || all.pool->asked() != os_threads()) {
     all.pool.reset();
     all.pool = std::make_unique<Pool>(os_threads());
+    all.pool_of = getpid();
   }
 
   GridRun run;

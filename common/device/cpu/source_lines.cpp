@@ -28,8 +28,8 @@ std::string ask_addr2line(const void* return_address) {
   char line[1024];
   while (std::fgets(line, sizeof line, pipe)) {
     std::string text = line;
+    text = text.substr(text.rfind('/') + 1);  // first: a folder may have blanks
     text = text.substr(0, text.find_first_of(" \n"));  // " (discriminator 2)" may follow
-    text = text.substr(text.rfind('/') + 1);
     if (text.find('?') != std::string::npos || text.rfind("kernel_language.h", 0) == 0) continue;
     lines += (lines.empty() ? "" : " < ") + text;
   }

@@ -1,8 +1,13 @@
 #include "common/device/cpu/worker.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <new>
 #include <numeric>
+#include <utility>
 
 #include "common/device/cpu/source_lines.h"
 
@@ -141,6 +146,7 @@ void Worker::run_block(int64_t block) {
       idle_.push_back(&one->fiber);
     }
   }
+  if (std::exchange(out_of_memory_, false)) throw std::bad_alloc();
 }
 
 Fiber& Worker::idle_fiber() {
@@ -207,9 +213,17 @@ void Worker::hand_over() {
   const int me = current_;
   const int next = take_next();
   if (next == me) return;
+  Fiber* to = threads_[next].fiber;
+  if (!to) {
+    try {
+      to = &idle_fiber();
+    } catch (const std::bad_alloc&) {  // it must not pass through the kernel: run_block throws it
+      out_of_memory_ = true;
+    }
+    if (out_of_memory_) threads_[me].fiber->switch_to(os_thread_);  // for good
+  }
   current_ = next;
-  Fiber& to = threads_[next].fiber ? *threads_[next].fiber : idle_fiber();
-  threads_[me].fiber->switch_to(to);
+  threads_[me].fiber->switch_to(*to);
   threadIdx.x = static_cast<unsigned>(me);
 }
 
@@ -365,6 +379,16 @@ Worker& worker_at(SourceLine place, const char* what) {
   if (!running_worker) [[unlikely]] throw CheckFailed(to_string(place) + ": outside of a kernel: " + what);
   return *running_worker;
 }
+
+/// ATTN_LEAVE_OUT_BARRIER=step04_online_softmax.cu:45: the run goes on as if that barrier were not there, and says so, once.
+/// tests/mutants/barriers.py holds with it that every barrier is needed.
+bool left_out(SourceLine place) {
+  static const char* const which = std::getenv("ATTN_LEAVE_OUT_BARRIER");
+  if (!which || to_string(place) != which) return false;
+  static std::once_flag said;
+  std::call_once(said, [] { std::fprintf(stderr, "left out: the barrier at %s\n", which); });
+  return true;
+}
 }  // namespace
 
 void report(SourceLine place, const std::string& what, const void* caller) { worker_at(place, what.c_str()).give_up_block(place, caller, what); }
@@ -378,9 +402,15 @@ void start_copy(void* to, const void* from, SourceLine place) {
   worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
 }
 void commit_copies(SourceLine place) { worker_at(place, "commit_copies").commit_copies(); }
-void wait_copies(int pending, SourceLine place) { worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0)); }
-void block_barrier(SourceLine place) { worker_at(place, "__syncthreads").wait_for_block(place); }
-void warp_barrier(SourceLine place) { worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place); }
+void wait_copies(int pending, SourceLine place) {
+  if (!left_out(place)) worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0));
+}
+void block_barrier(SourceLine place) {
+  if (!left_out(place)) worker_at(place, "__syncthreads").wait_for_block(place);
+}
+void warp_barrier(SourceLine place) {
+  if (!left_out(place)) worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place);
+}
 void warp_collective(WarpOperation run, void* deposit, SourceLine place) {
   worker_at(place, "an operation of a warp").wait_for_warp(run, deposit, place);
 }

@@ -129,6 +129,7 @@ class Worker {
 
   std::vector<std::unique_ptr<FiberWithStack>> fibers_;  // kept from block to block and launch to launch
   std::vector<Fiber*> idle_;
+  bool out_of_memory_ = false;  // for a stack, in a running kernel
 
   std::vector<unsigned char> sram_memory_;
   bool race_checked_ = false;

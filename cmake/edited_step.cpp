@@ -1,0 +1,1 @@
+#include "edited_step.h"  // written by edit.py: the step, and its registration
