@@ -11,11 +11,11 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// How large a score's terms are, by groups of neighbouring columns: lane n adds up the magnitudes in group n % Groups of eight rows of
+/// How large a score's terms are, by groups of neighbouring columns: lane n adds up the magnitudes in group n % Groups of four rows of
 /// A times as many of B. (A column that is large is large in every row.)
 template <int Groups, int Rows, int ARows, int BRows, int D>
 __device__ __forceinline__ float size_of_terms(const SramTile<float, ARows, D>& a, int row0, const SramTile<float, BRows, D>& b) {
-  constexpr int kGroup = D / Groups, kSamples = 8;
+  constexpr int kGroup = D / Groups, kSamples = 4;
   static_assert(Rows % kSamples == 0 && BRows % kSamples == 0);
   const int col = threadIdx.x % Groups * kGroup;
   float of_column[kGroup] = {}, size = 0;
