@@ -43,8 +43,6 @@ foreach(step IN LISTS steps)
   if(TARGET ${step}_cpu)  # step00 and the yardstick are no steps of the interface
     attn_add_c_step(${step}_cpu_in_c ${CMAKE_BINARY_DIR}/steps/${step}_cpu.cpp)
     list(APPEND parts ${step}_cpu_in_c)
-  elseif(TARGET ${step}_other)
-    list(APPEND parts ${step}_other)
   endif()
   if(TARGET ${step}_gpu)
     list(APPEND parts ${step}_gpu)

@@ -3,6 +3,8 @@
 # and registers that step. Nothing here reads the file: cmake/check_names.sh does, when it is built.
 #   -O1: as fast as -O3 here, whose code waits for the executor's checks, and compiled in a third of the time
 #   one error is enough: a mistake in a kernel is found once for each tile
+#   stepNN_hopper_*: nvcc compiles its kernels, which are that GPU's alone, for sm_90a whatever the build's architectures are; what ptxas
+#   says of them is in the log (tests/CMakeLists.txt)
 function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
   set(source ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_${DEVICE}.cpp)
   if(DEVICE STREQUAL "gpu")
@@ -23,8 +25,13 @@ function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
   endforeach()
   if(DEVICE STREQUAL "cpu")
     target_compile_definitions(${name} PRIVATE ATTN_DEVICE_CPU)
-  else()
-    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)  # they go into libattention_steps.so too
+    return()
+  endif()
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)  # they go into libattention_steps.so too
+  if(STEP_FILE MATCHES "_hopper_")
+    set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES OFF)
+    target_compile_options(${name} PRIVATE --generate-code=arch=compute_90a,code=sm_90a -Xptxas=-v)
+    set_property(GLOBAL APPEND PROPERTY ATTN_PTXAS_LOGS ${CMAKE_BINARY_DIR}/steps/${name}.log)
   endif()
 endfunction()
 
@@ -63,46 +70,6 @@ function(attn_add_step STEP_FILE)
   set_target_properties(${STEP_ID} PROPERTIES EXCLUDE_FROM_ALL OFF)
   attn_add_program(${STEP_ID}-tiles ${STEP_ID} ${CMAKE_BINARY_DIR}/tiles ${all_objects})
   set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${all_objects})
-  set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
-endfunction()
-
-# attn_add_hopper_step(steps/stepNN_hopper_name.cu) adds stepNN likewise, whose kernels are Hopper's alone:
-#   <id>_gpu     its kernels, for sm_90a whatever the build's architectures are: so they are compiled wherever there is nvcc. What ptxas says of
-#                them is kept in <build>/steps/<id>_ptxas.log (tests/CMakeLists.txt)
-#   <id>_other   stands for the step on the CPU executor, and where there is no nvcc: its name, idea and techniques, as the file has them, and a refusal
-function(attn_add_hopper_step STEP_FILE)
-  string(REGEX MATCH "step[0-9][0-9]" STEP_ID ${STEP_FILE})
-  file(READ ${PROJECT_SOURCE_DIR}/${STEP_FILE} text)
-  if(NOT text MATCHES "return {(\\.id = \"${STEP_ID}\".*\\.chapter = .*), \\.tiles")
-    message(FATAL_ERROR "${STEP_FILE}: step() does not begin with .id, .title, .idea and .chapter")
-  endif()
-  set(STEP_DESCRIPTION "${CMAKE_MATCH_1}")
-  set(STEP_TECHNIQUES "")
-  if(text MATCHES ",[ \n]*\\.techniques = {.*}}")
-    string(REGEX REPLACE ",[ \n]*\\.methods.*" "" STEP_TECHNIQUES "${CMAKE_MATCH_0}")
-  endif()
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/step_elsewhere.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_other.cpp @ONLY)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${STEP_FILE})
-  add_library(${STEP_ID}_other OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_other.cpp)
-  target_link_libraries(${STEP_ID}_other PRIVATE harness)
-  set_target_properties(${STEP_ID}_other PROPERTIES POSITION_INDEPENDENT_CODE ON)  # it goes into libattention_steps.so too
-  set(objects ${STEP_ID}_other)
-
-  if(ATTN_HAVE_CUDA)
-    set(DEVICE gpu)
-    configure_file(${PROJECT_SOURCE_DIR}/cmake/step_source.in ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu @ONLY)
-    add_library(${STEP_ID}_gpu OBJECT ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_gpu.cu)
-    target_compile_options(${STEP_ID}_gpu PRIVATE --expt-relaxed-constexpr -lineinfo --generate-code=arch=compute_90a,code=sm_90a -Xptxas=-v)
-    target_link_libraries(${STEP_ID}_gpu PRIVATE harness)
-    set_target_properties(${STEP_ID}_gpu PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_ARCHITECTURES OFF
-                          CUDA_COMPILER_LAUNCHER "sh;${PROJECT_SOURCE_DIR}/cmake/compile.sh;${CMAKE_BINARY_DIR}/steps/${STEP_ID}_ptxas.log")
-    list(APPEND objects ${STEP_ID}_gpu)
-    set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${STEP_ID}_gpu)
-    set_property(GLOBAL APPEND PROPERTY ATTN_PTXAS_LOGS ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_ptxas.log)
-  endif()
-  add_executable(${STEP_ID})
-  target_link_libraries(${STEP_ID} PRIVATE harness_main ${objects} harness)
-  set_target_properties(${STEP_ID} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
 endfunction()
 

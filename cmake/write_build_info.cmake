@@ -1,7 +1,18 @@
 # Run as a script by the target attn_build_info (cmake/build_info.cmake).
 set(commit "$ENV{ATTN_COMMIT}")  # for a copy of the sources that is not their repository, or lags behind it
-if(GIT AND NOT commit)
-  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --abbrev=12 OUTPUT_VARIABLE commit ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+set(reason "")
+if(commit)
+elseif(NOT GIT)
+  set(reason "git was not found when this was built")
+elseif(NOT EXISTS ${SOURCE}/.git)  # a repository further up is another project's
+  set(reason "built outside of a git repository")
+else()
+  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --abbrev=12 OUTPUT_VARIABLE commit ERROR_VARIABLE reason OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(reason MATCHES "dubious ownership")
+    set(reason "git does not trust sources that another user owns (git config --global --add safe.directory)")
+  elseif(reason)
+    set(reason "git does not tell the commit")
+  endif()
   # Dirty is what changes a program: `make table` writes into docs/ and must be able to resume.
   execute_process(COMMAND ${GIT} -C ${SOURCE} diff --quiet HEAD -- CMakeLists.txt cmake common steps RESULT_VARIABLE differs OUTPUT_QUIET ERROR_QUIET)
   if(commit AND differs)
@@ -12,6 +23,7 @@ set(text "// Written by cmake/write_build_info.cmake. An empty string: not known
 #pragma once
 namespace attention::build_info {
 inline constexpr const char* kGitCommit = \"${commit}\";
+inline constexpr const char* kNoCommitReason = \"${reason}\";  // where there is none
 inline constexpr const char* kCompiler = \"${COMPILER}\";
 inline constexpr const char* kBuildType = \"${BUILD_TYPE}\";
 inline constexpr const char* kCuda = \"${CUDA}\";

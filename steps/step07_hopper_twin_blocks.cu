@@ -11,7 +11,7 @@
 //   HBM       4X + L elements, as step04
 //   executes  4 N^2 d FLOPs per head          extra memory  LSE
 //
-//   make step07 && ./step07          (a Hopper GPU)
+//   make step07 && ./step07          (on a Hopper GPU, or without any GPU)
 #include "common/step/step.h"
 #include "common/tile/view.h"
 #include "common/tile/warpgroup.h"

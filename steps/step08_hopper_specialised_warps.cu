@@ -10,7 +10,7 @@
 //   HBM       4X + L elements, as step04
 //   executes  4 N^2 d FLOPs per head          extra memory  LSE, 4 bytes that count tiles
 //
-//   make step08 && ./step08          (a Hopper GPU; --no-pingpong, --no-overlap, --no-persistent show what each is worth)
+//   make step08 && ./step08          (--no-pingpong, --no-overlap, --no-persistent show what each is worth)
 #include "common/step/step.h"
 #include "common/tile/view.h"
 #include "common/tile/warpgroup.h"

@@ -19,43 +19,25 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from plots.programs import CANNOT_SERVE, TENSOR_CORES, described, products_of, runs_on
-from plots.results import beside, load, on_product, one_row, slug
+from plots.programs import CANNOT_SERVE, CUDA_CORES, TENSOR_CORES, described, products_of, runs_on
+from plots.results import beside, heads_of, load, on_product, one_row, slug
 from plots.script import REPOSITORY, OneLineParser, Stop, call, end_with, last_line, table_text
 
-SHAPES = (
-    ("--head-dim", 64),
-    ("--head-dim", 128, "--causal"),
-    ("--head-dim", 64, "--seqlen", 1000, "--causal", "--init", "abs"),
-)
+SHAPES = ("--head-dim 64", "--head-dim 128 --causal", "--head-dim 64 --seqlen 1000 --causal --init abs")
 EDGES = (
-    ("--batch", 65536, "--heads", 1, "--seqlen", 1, "--check", "sample:64"),
-    ("--seqlen-q", 1, "--seqlen-k", 8192, "--heads", 2),
-    ("--seqlen-q", 2048, "--seqlen-k", 64, "--heads", 2, "--causal"),
-    ("--seqlen-q", 1001, "--seqlen-k", 503, "--heads", 2),
-    *(("--seqlen", n, "--heads", 3, "--causal") for n in (2, 63, 64, 65, 127, 129, 193, 8191)),
-    ("--seqlen", 130, "--heads", 2, "--head-dim", 63, "--causal"),
-    ("--seqlen", 130, "--heads", 2, "--head-dim", 256),
-    ("--seqlen", 1, "--heads", 1, "--init", "const:133120"),
-    ("--seqlen", 77, "--heads", 2, "--causal", "--repeat", 200),
-    (
-        "--seqlen",
-        131072,
-        "--heads",
-        16,
-        "--repeat",
-        1,
-        "--check",
-        "sample:16",
-    ),  # 4: no room for an N x N matrix, and says how many bytes
+    "--batch 65536 --heads 1 --seqlen 1 --check sample:64",
+    "--seqlen-q 1 --seqlen-k 8192 --heads 2",
+    "--seqlen-q 2048 --seqlen-k 64 --heads 2 --causal",
+    "--seqlen-q 1001 --seqlen-k 503 --heads 2",
+    *(f"--seqlen {n} --heads 3 --causal" for n in (2, 63, 64, 65, 127, 129, 193, 8191)),
+    "--seqlen 130 --heads 2 --head-dim 63 --causal",
+    "--seqlen 130 --heads 2 --head-dim 256",
+    "--seqlen 1 --heads 1 --init const:133120",
+    "--seqlen 77 --heads 2 --causal --repeat 200",
+    "--seqlen 131072 --heads 4 --repeat 1 --check none",  # exit 4 where an N x N matrix finds no room
 )
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-SPEEDS = (
-    ("fp32", 32, 64),
-    ("fp32", 16, 128),
-    ("fp16", 32, 64),
-    ("fp16", 16, 128),
-)  # dtype, heads, head_dim; batch 4, N 4096
+SPEEDS = (("fp32", 64), ("fp32", 128), ("fp16", 64), ("fp16", 128))  # batch 4, N 4096, heads of a model 2048 wide
 SLOWER, FAILED = 0.97, 0.9  # of the stored ratio to eager: below the first it shows, below the second it fails
 
 
@@ -96,21 +78,14 @@ class Round:
         return here
 
     def many(self, name, cases, log, right=(0,)):
-        """Runs (label, command) six at a time; one line for all. A refusal (exit 3) is no failure, and counted."""
+        """Runs (label, command) six at a time; one line for all. Returns the (label, stdout) of those that ended with 0."""
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             done = list(pool.map(lambda case: (case[0], *self.run(log, case[1])), cases))
-        bad = [
-            f"{label}: exit {code} {last_line(stderr)}"
-            for label, code, _, stderr in done
-            if code not in (*right, CANNOT_SERVE)
-        ]
-        refused = sum(code == CANNOT_SERVE for _, code, _, _ in done)
-        self.line(
-            name,
-            not bad and refused < len(done),
-            "; ".join(bad[:5]) or f"{len(done) - refused} runs, {refused} refused by name",
-        )
-        return [(label, stdout) for label, code, stdout, _ in done if code == 0]
+        bad = [f"{label}: exit {code} {last_line(stderr)}" for label, code, _, stderr in done if code not in right]
+        ran = [(label, stdout) for label, code, stdout, _ in done if code == 0]
+        told = f"{len(ran)} runs" + (f", {len(done) - len(ran)} refused in a line" if len(ran) < len(done) else "")
+        self.line(name, bool(ran) and not bad, "; ".join(bad[:5]) or told)
+        return ran
 
 
 def build(r):
@@ -148,19 +123,19 @@ def tests(r):
             print("   ", line)
 
 
-def flags_of(dtype, product):
-    return ["--device", "gpu", "--dtype", dtype, *(["--product", product] if product else []), "--traffic", "off"]
+def command_of(program, dtype, product, flags):
+    chosen = f"--device gpu --dtype {dtype} {f'--product {product}' if product else ''} --traffic off {flags}"
+    return [program["path"], *chosen.split()]
 
 
 def steps(r):
-    """Every program in each type and product that it describes: exact, and by how much."""
-    cases = []
+    """Every program in each type, product and head_dim that it describes: exact, and by how much. What it describes it runs."""
+    cases, worst = [], {}
     for program in r.programs():
         for dtype in program["dtypes"]:
             for product, shape in itertools.product(products_of(program, dtype), SHAPES):
-                flags = [*flags_of(dtype, product), "--heads", 2, "--repeat", 2, *shape, "--json", "-"]
-                cases.append((on_product(f"{program['id']} {dtype}", product), [program["path"], *flags]))
-    worst = {}
+                command = command_of(program, dtype, product, f"--heads 2 --repeat 2 {shape} --json -")
+                cases.append((on_product(f"{program['id']} {dtype}", product), command))
     for label, stdout in r.many("exactness", cases, "steps"):
         for method in json.loads(stdout)["methods"]:
             worst[label] = max([worst.get(label, 0), *(check["worst"] for check in method["exactness"])])
@@ -172,34 +147,23 @@ def edges(r):
     programs = r.programs()
     cases = [
         (
-            f"{program['id']} {' '.join(map(str, flags))}",
-            [
-                program["path"],
-                "--device",
-                "gpu",
-                "--traffic",
-                "off",
-                *([] if "--repeat" in flags else ["--repeat", 2]),
-                *flags,
-            ],
+            f"{p['id']} {flags}",
+            command_of(p, p["default_dtype"], None, flags + " --repeat 2" * ("--repeat" not in flags)),
         )
-        for program in programs
+        for p in programs
         for flags in EDGES
     ]
-    r.many("edges", cases, "edges", right=(0, 4))
-    for label, environment, code in (
-        ("no GPU is visible", {"CUDA_VISIBLE_DEVICES": ""}, CANNOT_SERVE),
-        ("TF32 forced", {"NVIDIA_TF32_OVERRIDE": "1"}, 1),
+    r.many("edges", cases, "edges", right=(0, CANNOT_SERVE, 4))
+    for label, kind, environment, code in (
+        ("no GPU is visible", "attention", {"CUDA_VISIBLE_DEVICES": ""}, CANNOT_SERVE),
+        ("TF32 forced", "yardstick", {"NVIDIA_TF32_OVERRIDE": "1"}, 1),
     ):
-        program = next((p for p in programs if (p["kind"] == "yardstick") == (code == 1)), None)
+        program = next((p for p in programs if p["kind"] == kind), None)
         if program is None:
-            r.line(label, None, "no yardstick in this build")
+            r.line(label, None, f"no {kind} in this build")
             continue
-        found, _, stderr = r.run(
-            "edges",
-            [program["path"], "--device", "gpu", "--dtype", program["default_dtype"]],
-            env={**os.environ, **environment},
-        )
+        command = command_of(program, program["default_dtype"], None, "")
+        found, _, stderr = r.run("edges", command, env={**os.environ, **environment})
         r.line(f"{program['id']}, {label}", found == code, f"exit {found}: {last_line(stderr)}")
 
 
@@ -209,69 +173,40 @@ def sanitizer(r):
     for tool in TOOLS:
         cases = []
         for program in r.programs():
-            if program["kind"] != "attention" or (
-                tool == "racecheck" and "capability_exactly" in program["devices"]["gpu"]
-            ):
-                continue  # racecheck sees neither the copy engine nor the warpgroup products: it would say nothing
-            for dtype, causal in itertools.product(
-                dict.fromkeys((program["default_dtype"], "fp16")), ([], ["--causal"])
-            ):
-                flags = [*flags_of(dtype, None), "--seqlen", 77, "--heads", 2, "--head-dim", 64, "--repeat", 1, *causal]
-                command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", 9, program["path"], *flags]
-                cases.append((f"{program['id']} {dtype}{' causal' if causal else ''}", command))
+            if program["kind"] != "attention":
+                continue  # cuBLAS is not ours to check
+            if tool == "racecheck" and "capability_exactly" in program["devices"]["gpu"]:
+                continue  # it sees neither the copy engine nor the warpgroup products: it would say nothing
+            for dtype in dict.fromkeys((program["default_dtype"], "fp16")):
+                for causal in ("", "--causal"):
+                    flags = f"--seqlen 77 --heads 2 --head-dim 64 --repeat 1 {causal}"
+                    under = ["compute-sanitizer", "--tool", tool, "--error-exitcode", 9]
+                    cases.append((f"{program['id']} {dtype} {causal}", under + command_of(program, dtype, None, flags)))
         r.many(f"compute-sanitizer {tool}", cases, "sanitizer")
 
 
 def speed(r):
     """Every step beside PyTorch, a run of each in turn; its speed over eager's is held against that of docs/results."""
     stored = load(sorted((REPOSITORY / "docs" / "results").glob("*.json")))
-    for dtype, heads, head_dim in SPEEDS:
-        path = r.out / f"speed-{dtype}-d{head_dim}.json"
-        flags = [
-            "--dtype",
-            dtype,
-            "--heads",
-            heads,
-            "--head-dim",
-            head_dim,
-            "--library",
-            r.folder / "libattention_steps.so",
-            "--json",
-            path,
-        ]
-        code, _, stderr = r.run(
-            "speed", [sys.executable, REPOSITORY / "plots" / "measuring" / "compare_pytorch.py", *flags]
-        )
+    script = REPOSITORY / "plots" / "measuring" / "compare_pytorch.py"
+    for dtype, head_dim in SPEEDS:
+        path, library = r.out / f"speed-{dtype}-d{head_dim}.json", r.folder / "libattention_steps.so"
+        sizes = f"--dtype {dtype} --heads {heads_of(head_dim)} --head-dim {head_dim}".split()
+        command = [sys.executable, script, *sizes, "--library", library, "--json", path]
+        code, _, stderr = r.run("speed", command)
         if code not in (0, 1):
             return r.line(f"speed, {dtype}", None if code == CANNOT_SERVE else False, last_line(stderr))
-        r.line(f"errors beside eager's, {dtype} d {head_dim}", code == 0, last_line(stderr) or "see speed.log")
+        r.line(f"errors beside eager's, {dtype} d {head_dim}", code == 0, "see speed.log")
         measured = json.loads(path.read_text(encoding="utf-8"))
-        gpu = slug(measured["versions"]["gpu"])
+        here = {"gpu": slug(measured["versions"]["gpu"]), "dtype": dtype, "head_dim": head_dim, "set": "sizes"}
         for which in ("forward", "backward"):
             ms = {row["method"]: row["time"]["median_ms"] for row in measured[which] if not row["not_run"]}
-            for row in measured[which]:
-                name = row["method"]
-                if row["ours"] and name in ms:
-                    wanted = {
-                        "gpu": gpu,
-                        "dtype": dtype,
-                        "head_dim": head_dim,
-                        "pass": which,
-                        "seqlen": 4096,
-                        "causal": False,
-                        "set": "sizes",
-                    }
-                    method = name.removesuffix(" on tensor cores")
-                    product = TENSOR_CORES if method != name else "cuda-cores"
-                    r.line(
-                        f"{name}, {dtype} d {head_dim}",
-                        *judged(
-                            ms["eager"] / ms[name],
-                            ms[name],
-                            one_row(stored, **wanted, method=method, product=product),
-                            stored,
-                        ),
-                    )
+            for name in (row["method"] for row in measured[which] if row["ours"] and row["method"] in ms):
+                method = name.removesuffix(" on tensor cores")
+                product = TENSOR_CORES if method != name else CUDA_CORES
+                wanted = {**here, "pass": which, "seqlen": 4096, "causal": False, "method": method, "product": product}
+                found = judged(ms["eager"] / ms[name], ms[name], one_row(stored, **wanted), stored)
+                r.line(f"{name}, {dtype} d {head_dim}", *found)
 
 
 def judged(ratio, ms, row, stored):

@@ -112,8 +112,8 @@ TEST_CASE("a result that is no number says what was too large") {
 }
 
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
-  refuses("step07 --device cpu", 3, "step04 is the same algorithm");
-  refuses("step08 --device cpu --no-pingpong --no-overlap --no-persistent", 3, "step04 is the same algorithm");
+  refuses("step07 --device cpu --head-dim 96", 3, "takes head_dim 64 and 128, not 96");
+  refuses("step08 --device cpu --dtype fp32 --no-pingpong --no-overlap --no-persistent", 3, "step04 is the same algorithm in fp32");
   refuses("step04 --product tensor-cores --head-dim 200", 3, "--product cuda-cores");
   refuses("step05 --product tensor-cores --init const:1e30", 3, "--product cuda-cores");
   refuses("tiles/step04 --product tensor-cores --tile 48x48", 3, "128x64, 64x64");
@@ -346,6 +346,17 @@ TEST_CASE("a JSON file is written whole or not at all") {
   CHECK(run("step04 --seqlen 0 --json " + path + "2").code == 2);
   CHECK_FALSE(std::filesystem::exists(path + "2"));
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
+}
+
+TEST_CASE("a run of hours says so before it begins") {
+  const std::string step = "timeout 20 '" ATTN_STEP_FOLDER "'/step04 --device cpu --seqlen 200000 --heads 1 --check none";
+  const Folder folder;
+  std::system((step + " >" + folder.file("out") + " 2>" + folder.file("err")).c_str());
+  const std::string said = slurp(folder.file("err"));
+  INFO(said);
+  CHECK(said.find("step04: about ") == 0);
+  for (const char* part : {" hours on the CPU executor, 3 thread orders. Less: --plan", "; --seqlen ", "--thread-order 0", "thread order 1 of 3: 0 % ... 10 s"}) CHECK(said.find(part) != std::string::npos);
+  CHECK(run("step04 --seqlen 64 --init zeros").out.find("  d 64  init zeros  tile") != std::string::npos);
 }
 
 TEST_CASE("output that is lost ends with exit 2, and says so") {

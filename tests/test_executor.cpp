@@ -1,6 +1,8 @@
 // The CPU executor: it runs CUDA's thread model right, counts exactly, and catches each kind of mistake. For each kind a
 // small kernel has the mistake planted (Bug = true); its twin without the mistake must pass.
 #define ATTN_DEVICE_CPU
+#include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -472,6 +474,77 @@ TEST_CASE("executor catches accesses to SRAM that no barrier orders", "[executor
     CHECK_CONTAINS(one_warp(kernel, Barrier::collective), "no __syncwarp or __syncthreads lies between");
   }
 }
+
+template <class E>
+struct Tiles {
+  SramTile<E, 16, 16> q;
+  SramTile<E, 8, 16> k[2];
+  float l[4];
+};
+__global__ void store_twice(int from, int64_t byte) {
+  auto& sram = dynamic_sram<Tiles<float>>();
+  if (static_cast<int>(threadIdx.x) >= from) note_sram_write(reinterpret_cast<char*>(&sram) + byte, 4);
+}
+
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+TEST_CASE("a race names the member of the block's SRAM and its row", "[executor]") {
+  const With options({RaceCheck::all, 0, 1});
+  using T = Tiles<float>;
+  constexpr int64_t pitch = sizeof(T{}.q.element[0]), k = offsetof(T, k), one = sizeof(SramTile<float, 8, 16>);
+  for (const auto& [byte, name] : {std::pair{int64_t{0}, "q, row 0"}, {3 * pitch + 8, "q, row 3"}, {k + 7 * pitch, "k[0], row 7"}, {k + one + pitch, "k[1], row 1"}, {k + 2 * one + 4, "l[1]"}})
+    CHECK_CONTAINS(finding_of([&] { launch("race", store_twice, 1, 64, sizeof(T), 0, byte); }), "race on " + std::string(name) + " (SRAM byte " + std::to_string(byte) + "): thread 1 writes");
+}
+#endif
+
+// ---- CUDA as it is typed by habit --------------------------------------------------------------------------------------
+
+__global__ void by_habit(Global<float> Y) {
+  __shared__ float sum[1];
+  if (threadIdx.x == 0) sum[0] = 0;
+  __syncthreads();
+  float x = static_cast<float>(threadIdx.x);
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  __syncwarp(0xffffffffu);
+  if (threadIdx.x % 32 == 0) atomicAdd(sum, x);
+  __syncthreads();
+  if (threadIdx.x == 0) Y.store(0, blockIdx.x, sum[0]), printf("block %d: %g\n", static_cast<int>(blockIdx.x), sum[0]);
+}
+__global__ void shuffles(Global<float> Y) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int got[] = {__shfl_sync(0xffffffffu, lane, 3, 8), __shfl_up_sync(0xffffffffu, lane, 2), __shfl_up_sync(0xffffffffu, lane, 2, 16),
+                     __shfl_down_sync(0xffffffffu, lane, 2), __shfl_xor_sync(0xffffffffu, lane, 9, 8)};
+  for (int n = 0; n < 5; ++n) Y.store(n, lane, static_cast<float>(got[n]));
+}
+__global__ void half_a_warp() { __syncwarp(0xffffu); }
+
+TEST_CASE("__shared__, shuffles, atomicAdd, __syncwarp and printf work as in CUDA", "[executor]") {
+  std::FILE* printed = std::tmpfile();
+  Tensor y(1, 1, 3);
+  {
+    With options({RaceCheck::ends, 0, 1});
+    executor_options().prints = printed;
+    launch("by_habit", by_habit, 3, 64, 0, y.out("Y"));
+    executor_options().prints = nullptr;
+    launch("by_habit", by_habit, 3, 64, 0, y.out("Y"));  // as in the other thread orders: silent
+  }
+  Tensor got(1, 5, 32);
+  launch("shuffles", shuffles, 1, 32, 0, got.out("Y"));
+  for (int lane = 0; lane < 32; ++lane) {  // CUDA C++ Programming Guide, warp shuffle functions
+    const int expected[] = {lane / 8 * 8 + 3, lane < 2 ? lane : lane - 2, lane % 16 < 2 ? lane : lane - 2, lane < 30 ? lane + 2 : lane, (lane ^ 9) < (lane / 8 + 1) * 8 ? lane ^ 9 : lane};
+    for (int n = 0; n < 5; ++n) CHECK(got.data[n * 32 + lane] == expected[n]);
+  }
+  for (int block = 0; block < 3; ++block) CHECK(y.data[block] == 63 * 64 / 2);
+  std::rewind(printed);
+  std::set<std::string> lines;
+  int count = 0;
+  for (char line[64]; std::fgets(line, sizeof line, printed); ++count) lines.insert(line);
+  std::fclose(printed);
+  CHECK(count == 3);
+  CHECK(lines.count("block 2: 2016\n") == 1);
+  CHECK_CONTAINS(finding_of([] { launch("half_a_warp", half_a_warp, 1, 32, 0); }), "__syncwarp for some of the lanes: the executor takes whole warps");
+}
+
+// ---- races, continued ----------------------------------------------------------------------------------------------------
 
 constexpr int kWriteLine = __LINE__ + 3, kReadLine = kWriteLine + 2;
 __global__ void two_lines() {

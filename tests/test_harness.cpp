@@ -278,7 +278,14 @@ TEST_CASE("memory: elements of 2 bytes on the device, of 4 in the host's copy") 
 TEST_CASE("a kernel in the formula that was never launched fails") {
   Step step = made_step(plain_attention);
   step.methods.front().cost = [](const Problem& p) { return std::vector<KernelCost>{KernelCost("attention", p).loads("Q", 1, 1)}; };
-  CHECK(mentions(run(step), "0 kernels were launched"));
+  const RunResult result = run(step);
+  CHECK(mentions(result, "0 kernels were launched"));
+  // The outputs are right: their verdict says so, and what is wrong stands in the report, every line of it.
+  CHECK(result.verdict == "PASS");
+  CHECK((result.counts_wrong && !result.outputs_wrong));
+  const std::string report = report_text(result);
+  for (const std::string& failure : result.failures) CHECK(report.find("FAIL      " + failure) != std::string::npos);
+  CHECK(report.find("the result was wrong") == std::string::npos);
 }
 
 TEST_CASE("a baseline that does not fit is n/a with its bytes, and the rest runs") {

@@ -1,8 +1,9 @@
-// Hopper's steps. Without a GPU: the index arithmetic of their tiles, the parities of their barriers, their formulas and refusals. With
-// a Hopper GPU: the steps themselves, with each of their techniques left out. (The tests that run every step run these too.)
+// Hopper's steps. Without a GPU: the index arithmetic of their tiles, the parities of their barriers, their formulas and refusals, and the
+// steps on the CPU executor. With a Hopper GPU: the steps themselves, with each of their techniques left out. (The tests that run every step run these too.)
 #include <algorithm>
 #include <set>
 
+#include "common/base/half.h"
 #include "common/harness/choose.h"
 #include "common/tile/swizzle.h"
 #include "tests/run_method.h"
@@ -133,10 +134,26 @@ Problem half_problem(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head
   return p;
 }
 
-const Step* hopper_step(const char* id) {
-  const Step* step = find_step(DeviceKind::gpu, id);
-  if (!step) skip_test("built without nvcc");
-  return step;
+/// Calls f(problem) for the step with each subset of its techniques left out.
+template <class F>
+void for_each_subset(const Step& step, const Problem& given, F&& f) {
+  for (unsigned left_out = 0; left_out < 1u << step.techniques.size(); ++left_out) {
+    Problem p = given;
+    for (size_t n = 0; n < step.techniques.size(); ++n)
+      if (left_out >> n & 1) p.left_out.push_back(step.techniques[n].name);
+    p.tile = choose_tile({}, step, p);
+    INFO(step.id << " without " << left_out << ", " << p.heads << " heads, " << p.seqlen_q << " x " << p.seqlen_k << ", d " << p.head_dim << (p.causal ? ", causal" : ""));
+    f(p);
+  }
+}
+
+Case half_case(Device& device, int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal, Dtype dtype) {
+  Case c = make_case(heads, seqlen_q, seqlen_k, head_dim, causal);
+  c.problem.dtype = dtype;
+  c.problem.compute_capability = device.compute_capability();
+  c.problem.sram_limit = device.sram_limit();
+  for (std::vector<float>* tensor : {&c.q, &c.k, &c.v}) round_all(dtype, *tensor);
+  return c;
 }
 }  // namespace
 
@@ -149,7 +166,8 @@ TEST_CASE("blocks that see no key visit one tile where a step asks for that") {
 
 TEST_CASE("Hopper's steps ask for Q once, and for K and V once per query tile") {
   // N = 1024, d = 64, fp16: a tensor is 131072 bytes, LSE 4096.
-  if (const Step* step = hopper_step("step07")) {
+  {
+    const Step* step = find_step(DeviceKind::cpu, "step07");
     Problem p = half_problem(1, 1024, 1024, 64, false);
     p.tile = choose_tile({}, *step, p);
     CHECK(p.tile == TileShape{128, 128});
@@ -163,7 +181,8 @@ TEST_CASE("Hopper's steps ask for Q once, and for K and V once per query tile") 
     CHECK(p.tile == TileShape{128, 64});
     CHECK(total_load(step->methods.front().cost(p).front().requested) == (300 + 2 * (64 + 64 + 100)) * 256);
   }
-  if (const Step* step = hopper_step("step08")) {
+  {
+    const Step* step = find_step(DeviceKind::cpu, "step08");
     Problem p = half_problem(1, 1024, 1024, 64, false);
     p.tile = choose_tile({}, *step, p);
     CHECK(p.tile == TileShape{192, 128});
@@ -178,8 +197,7 @@ TEST_CASE("Hopper's steps ask for Q once, and for K and V once per query tile") 
 
 TEST_CASE("Hopper's steps refuse by name, and say which step serves") {
   for (const char* id : {"step07", "step08"}) {
-    const Step* step = hopper_step(id);
-    if (!step) return;
+    const Step* step = find_step(DeviceKind::cpu, id);
     Problem p = half_problem(1, 64, 64, 64, false);
     CHECK(refusal(*step, p).empty());
     for (const int capability : {75, 80, 89, 100, 120}) {
@@ -194,6 +212,48 @@ TEST_CASE("Hopper's steps refuse by name, and say which step serves") {
   }
 }
 
+namespace {
+/// All must be exact, counted, and equal to the bit under all orders; odd ones are race-checked.
+void check_on_executor(const char* id, int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal, Dtype dtype, const std::vector<uint64_t>& orders) {
+  const auto device = open_plain_cpu();
+  const Case c = half_case(*device, heads, seqlen_q, seqlen_k, head_dim, causal, dtype);
+  const Reference reference = compute_reference_cpu(c.problem, c.inputs(), {}, false);
+  const Step& step = *find_step(DeviceKind::cpu, id);
+  CHECK(refusal(step, c.problem).empty());
+  for_each_subset(step, c.problem, [&](const Problem& p) {
+    StepRun first;
+    for (const uint64_t order : orders) {
+      INFO("order " << order);
+      const WithExecutor options({order % 2 ? ExecutorOptions::RaceCheck::all : ExecutorOptions::RaceCheck::none, order, 2});
+      StepRun run = run_method(*device, step.methods.front(), p, c.inputs());
+      check_counts(run, step.methods.front(), p);
+      if (order != orders.front()) CHECK(same_bits(first, run));
+      else first = std::move(run), check_exact(first, p, reference, false);
+    }
+  });
+}
+}  // namespace
+
+TEST_CASE("Hopper's steps run on the executor: ragged, causal, short, wide, and more tiles than blocks") {
+  for (const char* id : {"step07", "step08"}) {
+    for (const int head_dim : {64, 128})
+      for (const bool causal : {false, true}) {
+        check_on_executor(id, 1, 333, 200, head_dim, causal, Dtype::fp16, {0, 1, 2});
+        check_on_executor(id, 1, 200, 333, head_dim, causal, Dtype::bf16, {0, 1});
+      }
+    check_on_executor(id, 1, 1, 700, 64, false, Dtype::fp16, {0, 1});
+    check_on_executor(id, 2, 700, 1, 64, true, Dtype::fp16, {0, 1});
+    check_on_executor(id, 3, 500, 500, 64, true, Dtype::fp16, {0, 1});
+  }
+}
+
+TEST_CASE("no false alarm in Hopper's steps under 100 orders") {
+  std::vector<uint64_t> orders;
+  for (uint64_t order = 1; order < 200; order += 2) orders.push_back(order);
+  check_on_executor("step07", 1, 150, 300, 64, false, Dtype::fp16, orders);
+  check_on_executor("step08", 1, 200, 300, 64, true, Dtype::fp16, orders);
+}
+
 TEST_CASE("Hopper's steps are exact on a Hopper GPU, with each technique left out, and repeat their bits", "[gpu][hopper]") {
   const auto device = open_gpu();
   if (device->compute_capability() != 90) return skip_test("no Hopper GPU");
@@ -202,24 +262,15 @@ TEST_CASE("Hopper's steps are exact on a Hopper GPU, with each technique left ou
     for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
       for (const int head_dim : {64, 128}) {
         for (const bool causal : {false, true}) {
-          Case c = make_case(heads, seqlen_q, seqlen_k, head_dim, causal);
-          c.problem.dtype = dtype;
-          c.problem.compute_capability = 90;
-          c.problem.sram_limit = device->sram_limit();
-          for (std::vector<float>* tensor : {&c.q, &c.k, &c.v}) round_all(dtype, *tensor);
+          const Case c = half_case(*device, heads, seqlen_q, seqlen_k, head_dim, causal, dtype);
           const Reference reference = compute_reference_gpu(c.problem, c.inputs(), {}, false);
           for (const char* id : {"step07", "step08"}) {
             const Step& step = *find_step(DeviceKind::gpu, id);
-            for (unsigned left_out = 0; left_out < 1u << step.techniques.size(); ++left_out) {
-              Problem p = c.problem;
-              for (size_t n = 0; n < step.techniques.size(); ++n)
-                if (left_out >> n & 1) p.left_out.push_back(step.techniques[n].name);
-              p.tile = choose_tile({}, step, p);
-              INFO(id << " without " << left_out << ", " << heads << " heads, " << seqlen_q << " x " << seqlen_k << ", d " << head_dim << (causal ? ", causal" : ""));
+            for_each_subset(step, c.problem, [&](const Problem& p) {
               const StepRun first = run_method(*device, step.methods.front(), p, c.inputs());
               check_exact(first, p, reference, false);
               CHECK(same_bits(first, run_method(*device, step.methods.front(), p, c.inputs())));
-            }
+            });
           }
         }
       }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@ struct LaunchRecord {
   std::string kernel;
   double time_ms = 0;                  // GPU: events around it. CPU: emulated wall time
   std::vector<TensorBytes> counted;    // CPU executor only: requested bytes, exact
+  bool printed = false;                // CPU executor only: the kernel has called printf
   int64_t counted_flops = 0;           // CPU executor only: executed FLOPs, as KernelCost defines them
   int64_t local_bytes_per_thread = 0;  // GPU only: cudaFuncAttributes::localSizeBytes (spills)
   // GPU only, and not of a library's kernels.
@@ -54,6 +56,10 @@ class Device {
   /// The device as its hardware counters are read; null where there are none (CPU).
   virtual MeasurableDevice* measurable() { return nullptr; }
 
+  /// While record() runs: the launches that have ended and the share of the one that runs, 1.25 for a quarter of the second. May be asked from
+  /// another thread.
+  virtual double launches_done() const { return 0; }
+
   /// Bytes per second that the HBM can move at most; empty where that is not known. A rate above it went through a cache.
   virtual std::optional<double> hbm_peak() const { return std::nullopt; }
 };
@@ -63,6 +69,7 @@ struct GpuPresence {
   int count = 0;
   bool compiled_in = false;   // false: built without nvcc
   std::string trouble;
+  int compute_capability = 0; // of the first, 90 for sm_90; 0: not known
   std::string driver_cuda;    // the newest CUDA that the driver supports ("13.0"); "" without a driver
 };
 GpuPresence find_gpu();
@@ -78,6 +85,7 @@ struct ExecutorOptions {
   RaceCheck race_check = RaceCheck::ends;  // which blocks are race-checked: none, the first and the last, all
   uint64_t thread_order = 0;               // 0: threads in index order; otherwise the seed of a shuffle
   int os_threads = 0;                      // 0: as many as the machine has cores
+  std::FILE* prints = stdout;              // where a kernel's printf goes; null: nowhere
 };
 std::unique_ptr<Device> open_cpu(ExecutorOptions options = {});
 ExecutorOptions& executor_options();       // of this process; may be changed between runs

@@ -186,10 +186,10 @@ Json kernels(const RunResult& r, const MethodResult& m) {
 
 Json traffic(const RunResult& r, const MethodResult& m) {
   const std::vector<TensorBytes> requested = m.requested(), counted = m.counted(), hbm = m.hbm();
-  const bool has_counts = r.device == DeviceKind::cpu && !m.launches.empty();
+  const bool counts = has_counts(r, m);
   Json object;
   put_requested(object, requested, m.uses_library());
-  if (has_counts)
+  if (counts)
     object["requested_counted_bytes"] = both_ways(counted);
   else
     put_null(object, "requested_counted_bytes", no_counts_reason(r, m));
@@ -209,7 +209,7 @@ Json traffic(const RunResult& r, const MethodResult& m) {
     if (count != counted.end())
       entry["requested_counted_bytes"] = {{"load", count->load}, {"store", count->store}};
     else
-      put_null(entry, "requested_counted_bytes", has_counts ? "no access was counted" : no_counts_reason(r, m));
+      put_null(entry, "requested_counted_bytes", counts ? "no access was counted" : no_counts_reason(r, m));
     const auto moved = std::find_if(hbm.begin(), hbm.end(), same);
     if (moved != hbm.end()) entry["hbm_expected_bytes"] = {{"load", moved->load}, {"store", moved->store}};
     object["by_tensor"][tensor.tensor] = entry;
@@ -234,7 +234,7 @@ void put_time(Json& object, const RunResult& r, const MethodResult& m) {
 
 Json flops(const RunResult& r, const MethodResult& m) {
   Json object = {{"useful", m.useful_flops}, {"executed", m.executed_flops()}};
-  if (r.device == DeviceKind::cpu && !m.launches.empty())
+  if (has_counts(r, m))
     object["counted"] = m.counted_flops();
   else
     put_null(object, "counted", no_counts_reason(r, m));
@@ -264,7 +264,7 @@ void put_measurements(Json& object, const RunResult& r, const MethodResult& m) {
 
 Json versions(const RunResult& r) {
   Json object;
-  put_text(object, "git_commit", build_info::kGitCommit, "built outside of a git repository");
+  put_text(object, "git_commit", build_info::kGitCommit, build_info::kNoCommitReason);
   object["compiler"] = build_info::kCompiler;
   object["build_type"] = build_info::kBuildType;
   put_text(object, "cuda_toolkit", build_info::kCuda, "built without CUDA");

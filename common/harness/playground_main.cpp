@@ -20,11 +20,15 @@ constexpr const char* kOurs = "step04";
 std::string exact(const RunResult& r) {
   const std::vector<CheckResult>& checks = r.methods.back().checks;
   const auto pass = [](const CheckResult& check) { return check.pass; };
-  return !r.failures.empty() ? "FAIL" : checks.empty() ? "not checked" : std::all_of(checks.begin(), checks.end(), pass) ? "PASS" : "FAIL";
+  return r.outputs_wrong ? "FAIL" : checks.empty() ? "not checked" : std::all_of(checks.begin(), checks.end(), pass) ? "PASS" : "FAIL";
 }
 
+/// Whether what was counted is what cost() says.
+std::string counts(const RunResult& r) { return !has_counts(r, r.methods.back()) ? "not counted" : r.counts_wrong ? "not as cost() says" : "PASS"; }
+
 int64_t requested_bytes(const RunResult& r) {
-  const std::vector<TensorBytes> requested = r.methods.back().requested();
+  const MethodResult& m = r.methods.back();
+  const std::vector<TensorBytes> requested = has_counts(r, m) ? m.counted() : m.requested();
   return total_load(requested) + total_store(requested);
 }
 
@@ -45,6 +49,7 @@ std::string comparison(const RunResult& mine, const RunResult& ours) {
   };
   std::string text = fmt::format("{:<16}{:>14}{:>14}\n", "compared", kMine, kOurs);
   text += row("exact", exact(mine), exact(ours), "");
+  text += row("bytes, FLOPs", counts(mine), counts(ours), "");
   text += bytes("HBM expected", hbm_bytes(mine), hbm_bytes(ours));
   text += bytes("requested", requested_bytes(mine), requested_bytes(ours));
   text += bytes("extra memory", mine.methods.back().extra_bytes(), ours.methods.back().extra_bytes());

@@ -1,12 +1,22 @@
 #include "common/harness/program.h"
 
 #include <cstdio>
+#include <cstdlib>
 
+#include "build_info.h"
 #include "common/base/error.h"
 #include "common/base/exit_code.h"
 #include "common/base/files.h"
+#include "common/device/device_api.h"
 
 namespace attention {
+
+std::string no_code_reason(const std::string& failure) {
+  if (failure.find("cudaErrorNoKernelImageForDevice") == std::string::npos && failure.find("Ptx") == std::string::npos && failure.find("Jit") == std::string::npos) return "";
+  const int found = find_gpu().compute_capability;
+  return std::string(": built for sm_") + build_info::kCudaArchitectures + ", a Hopper step for sm_90a alone; this GPU is " + (found ? "sm_" + std::to_string(found) : "not known") +
+         (std::getenv("CUDA_FORCE_PTX_JIT") ? "; CUDA_FORCE_PTX_JIT forbids code that is compiled already: unset it" : "; configure again with -DCMAKE_CUDA_ARCHITECTURES=native");
+}
 
 const Step& any_step(const char* id) {
   for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::gpu})
@@ -48,8 +58,11 @@ int program(const std::string& id, const std::function<void()>& run) {
     try {
       run();
     } catch (const CheckFailed& wrong) {
+      for (const std::string& line : wrong.also) std::printf("FAIL      %s\n", line.c_str());
       const std::string& to_do = any_step(id.c_str()).if_wrong;
       throw CheckFailed(wrong.what() + (to_do.empty() ? "" : "; " + to_do));
+    } catch (const DeviceFailure& failure) {
+      throw DeviceFailure(failure.what() + no_code_reason(failure.what()));
     }
   });
 }

@@ -27,6 +27,9 @@ void print_results(const std::string& report, const std::function<std::string()>
 /// print_results, then throws CheckFailed with the first of `failures` if there are any.
 void finish(const Options& options, const std::string& report, const std::function<std::string()>& json, const std::vector<std::string>& failures);
 
+/// What follows a CUDA error that means that the program has no code for this GPU: what was built and what was found. "" for any other.
+std::string no_code_reason(const std::string& failure);
+
 /// main(): 0 after run(), else the code of the error it ends with, whose line is printed; what was found wrong is followed by the
 /// step's if_wrong.
 int program(const std::string& id, const std::function<void()>& run);

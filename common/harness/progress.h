@@ -1,28 +1,36 @@
-// What the program is doing, on a terminal, when it takes over a second.
+// What the program is doing, when it takes long.
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
 namespace attention {
 
-/// While it lives, one line on stderr names the stage at work and the seconds so far: only on a terminal, only from the first
-/// second on, and wiped at the end. Anywhere else it prints nothing.
+/// While it lives, stderr tells the stage at work, its share done where that is known, and the seconds so far. On a terminal: one line from
+/// the first second on, wiped at the end. Into a file, or where the terminal is dumb: a line after ten seconds and then every half minute.
 class Progress {
  public:
   Progress();
   ~Progress();
-  void stage(const std::string& text);
+
+  /// `share`: 0 to 1, asked from another thread until the next stage.
+  void stage(const std::string& text, std::function<double()> share = nullptr);
+
+  /// A line that stays.
+  void say(const std::string& line);
 
  private:
   void show_until_done();
 
+  const bool rewrites_;
   std::mutex guard_;
   std::condition_variable changed_;
   std::string text_;
-  bool done_ = false;
+  std::function<double()> share_;
+  bool done_ = false, shown_ = false;
   std::thread thread_;
 };
 

@@ -30,8 +30,9 @@ std::string heading(const RunResult& r, const std::string& tile) {
   const Problem& p = r.problem;
   const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N {}", p.seqlen_q) : fmt::format("Nq {}  Nk {}", p.seqlen_q, p.seqlen_k);
   const std::string left_out = p.left_out.empty() ? "" : fmt::format(", without {}", fmt::join(p.left_out, " and "));
-  std::string text = fmt::format("{}  {}{}     {}  B {}  H {}  {}  d {}{}  {}       {}\n", r.step, r.title, left_out, type_and_product(p), p.batch, p.heads, lengths, p.head_dim,
-                                 p.causal ? "  causal (bottom-right)" : "", tile, r.device_name);
+  const std::string inputs = !r.options.load_dir.empty() ? "  loaded inputs" : r.options.init.text == "randn" ? "" : "  init " + r.options.init.text;
+  std::string text = fmt::format("{}  {}{}     {}  B {}  H {}  {}  d {}{}{}  {}       {}\n", r.step, r.title, left_out, type_and_product(p), p.batch, p.heads, lengths, p.head_dim,
+                                 p.causal ? "  causal (bottom-right)" : "", inputs, tile, r.device_name);
   if (!r.device_note.empty()) text += fmt::format("device: {}, chosen because: {}; times below are emulation, not GPU time\n", r.device_name, r.device_note);
   return text;
 }
@@ -76,7 +77,11 @@ std::string measured(const RunResult& r, const MethodResult& m) {
 
 std::string traffic(const RunResult& r, const MethodResult& m) {
   std::string text = fmt::format("{:<20}{:>14}{:>15}{:>16}{:>13}{:>12}\n", "traffic", "HBM expected", "HBM measured", "L2→SM measured", "requested", r.device == DeviceKind::gpu ? "time" : "emulated");
-  const bool has_counters = m.measured && m.measured->measured();
+  const bool has_counters = m.measured && m.measured->measured(), counts = has_counts(r, m);
+  // What was counted, where that is not what the formula says.
+  const auto asked = [](const std::vector<TensorBytes>& formula, const std::vector<TensorBytes>* counted) {
+    return human_bytes(total(counted ? *counted : formula)) + (counted && total(*counted) != total(formula) ? " !" : "");
+  };
   const auto row = [&](const std::string& name, const std::vector<TensorBytes>& hbm, bool at_least, const CounterBytes* counters, const std::string& requested,
                        const std::string& time) {
     text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}{:>12}\n", name, (at_least ? ">= " : "") + human_bytes(total(hbm)),
@@ -84,13 +89,14 @@ std::string traffic(const RunResult& r, const MethodResult& m) {
                         requested, time);
   };
   bool at_least = false;
+  const std::vector<TensorBytes> requested = m.requested(), counted = m.counted();
   for (size_t n = 0; n < m.expected.size(); ++n) {
     const KernelCost& kernel = m.expected[n];
-    row(kernel.name, kernel.hbm, kernel.hbm_at_least, has_counters ? &m.measured->kernels.at(n) : nullptr, kernel.library ? "n/a" : human_bytes(total(kernel.requested)),
+    row(kernel.name, kernel.hbm, kernel.hbm_at_least, has_counters ? &m.measured->kernels.at(n) : nullptr, kernel.library ? "n/a" : asked(kernel.requested, counts && n < m.launches.size() ? &m.launches[n].counted : nullptr),
         n < m.launches.size() ? human_ms(m.launches[n].time_ms) : "");
     at_least = at_least || kernel.hbm_at_least;
   }
-  if (m.expected.size() > 1) row("together", m.hbm(), at_least, has_counters ? &m.measured->together : nullptr, m.uses_library() ? "n/a" : human_bytes(total(m.requested())), "");
+  if (m.expected.size() > 1) row("together", m.hbm(), at_least, has_counters ? &m.measured->together : nullptr, m.uses_library() ? "n/a" : asked(requested, counts ? &counted : nullptr), "");
   const std::vector<TensorBytes> hbm_pairs = pairs_only(m.hbm());
   text += fmt::format("  {:<18}{:>14}{:>15}{:>16}{:>13}", "S and P", hbm_pairs.empty() ? "0 MB" : human_bytes(total(hbm_pairs)), "", "",
                       m.uses_library() ? "n/a" : human_bytes(total(pairs_only(m.requested()))));
@@ -99,16 +105,14 @@ std::string traffic(const RunResult& r, const MethodResult& m) {
     if (hbm_pairs.empty() && &other != &m && other.backward && m.backward) text += fmt::format("  ({} moves {})", other.name, human_bytes(total(pairs_only(other.hbm()))));
   text += "\n";
 
-  const std::vector<TensorBytes> requested = m.requested(), counted = m.counted();
   text += fmt::format("bytes     HBM expected {}{} · requested", at_least ? "at least " : "", total(m.hbm()));
   text += m.uses_library() ? std::string(" n/a (a library's kernels)") : fmt::format(": load {}, store {}", total_load(requested), total_store(requested));
-  const bool has_counts = r.device == DeviceKind::cpu && !m.launches.empty();
-  text += has_counts ? fmt::format(" · counted: load {}, store {}\n", total_load(counted), total_store(counted)) : std::string(" · counted n/a\n");
+  text += counts ? fmt::format(" · counted: load {}, store {}\n", total_load(counted), total_store(counted)) : std::string(" · counted n/a\n");
   text += fmt::format("flops     useful {} · executed {}", m.useful_flops, m.executed_flops());
-  text += has_counts ? fmt::format(" · counted {}", m.counted_flops()) : std::string();
+  text += counts ? fmt::format(" · counted {}", m.counted_flops()) : std::string();
   text += r.problem.on_tensor_cores ? " (each multiply-add is three on the tensor cores)\n" : "\n";
   text += measured(r, m);
-  if (!has_counts && !r.planned_only) text += "          counted n/a: the CPU executor counts (--device cpu)\n";
+  if (!counts && !r.planned_only) text += "          counted n/a: the CPU executor counts (--device cpu)\n";
   for (const std::string& line : cache_regime(r.problem, m.expected, m.scratch, r.l2_bytes)) text += fmt::format("cache     {}\n", line);
   return text;
 }
@@ -253,6 +257,9 @@ std::string report_text(const RunResult& r) {
                         r.needed_bytes > r.free_bytes ? ": it does not fit" : "");
   if (r.thread_orders.size() > 1) text += fmt::format("executor  {} thread orders, equal to the bit; race check: {}\n", r.thread_orders.size(),
                                                      r.options.race_check == ExecutorOptions::RaceCheck::all ? "all blocks" : r.options.race_check == ExecutorOptions::RaceCheck::ends ? "first and last block of each launch" : "none");
+  if (std::any_of(last.launches.begin(), last.launches.end(), [](const LaunchRecord& launch) { return launch.printed; }) && r.thread_orders.size() > 1)
+    text += fmt::format("printf    above: of the first of {} thread orders alone, threads in index order; --thread-order n shows another\n", r.thread_orders.size());
+  for (const std::string& failure : r.failures) text += fmt::format("FAIL      {}\n", failure);
   text += r.trace;
   for (const std::string& path : r.saved) text += "saved     " + path + "\n";
   if (r.saved.empty() && !r.options.save_dir.empty() && !r.planned_only) text += fmt::format("saved     nothing: {}\n", r.not_saved.empty() ? "the run failed" : r.not_saved);

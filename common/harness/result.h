@@ -65,9 +65,13 @@ struct RunResult {
   double mean_weight = 0, largest_score = 0;  // of the reference; 0 when not checked
   std::vector<uint64_t> thread_orders;   // CPU executor: the orders that ran
   std::vector<std::string> failures;     // one line each; empty: all is well
+  bool outputs_wrong = false, counts_wrong = false;  // what they are about: outputs, or counted bytes and FLOPs
   std::string trace;                     // --trace-row's text
   std::vector<std::string> saved;        // files that --save wrote
   std::string not_saved;                 // why it could not ("" = it could, or was not asked to)
 };
+
+/// The CPU executor ran the method, and so counted.
+inline bool has_counts(const RunResult& result, const MethodResult& method) { return result.device == DeviceKind::cpu && !method.launches.empty(); }
 
 }  // namespace attention

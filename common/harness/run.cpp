@@ -48,6 +48,28 @@ std::vector<std::string> count_differences(const std::vector<KernelCost>& expect
   return lines;
 }
 
+/// What a kernel's run takes time for, in numbers that add up.
+double work_of(const KernelCost& kernel) { return static_cast<double>(kernel.executed_flops + total_load(kernel.requested) + total_store(kernel.requested)); }
+
+double work_of(const std::vector<KernelCost>& kernels) {
+  double work = 0;
+  for (const KernelCost& kernel : kernels) work += work_of(kernel);
+  return work;
+}
+
+/// `launches`: as Device::launches_done.
+double share_done(const std::vector<KernelCost>& kernels, double launches) {
+  double done = 0;
+  for (size_t n = 0; n < kernels.size(); ++n) done += work_of(kernels[n]) * std::clamp(launches - static_cast<double>(n), 0.0, 1.0);
+  return kernels.empty() ? 0 : done / work_of(kernels);
+}
+
+std::string human_duration(double seconds) {
+  if (seconds < 120) return fmt::format("{:.0f} seconds", seconds);
+  if (seconds < 7200) return fmt::format("{:.0f} minutes", seconds / 60);
+  return seconds < 172800 ? fmt::format("{:.0f} hours", seconds / 3600) : fmt::format("{:.0f} days", seconds / 86400);
+}
+
 /// The state of one run; its methods are the stages, in order.
 class Run {
  public:
@@ -69,6 +91,24 @@ class Run {
       else
         *old = std::move(output);
     }
+  }
+
+  /// Says on stderr what a run of more than half a minute on the CPU executor will take, and what takes less.
+  void announce(const std::vector<Method>& methods) {
+    if (device_.kind() != DeviceKind::cpu) return;
+    double seconds = 0;
+    const double orders = options_.thread_order ? 1 : static_cast<double>(std::size(kThreadOrders));
+    for (size_t n = 0; n < methods.size(); ++n)
+      if (result_.methods[n].not_run.empty()) seconds += orders * expected_seconds(methods[n], result_.methods[n].expected);
+    constexpr double kLong = 30, kShort = 10;
+    if (seconds < kLong) return;
+    const bool few_heads = problem_.heads_total() == 1;
+    const double shrink = std::sqrt(kShort / seconds * (few_heads ? 1 : static_cast<double>(problem_.heads_total())));
+    int64_t shorter = 64;
+    while (2 * shorter <= shrink * std::sqrt(static_cast<double>(problem_.seqlen_q) * static_cast<double>(problem_.seqlen_k))) shorter *= 2;
+    progress_.say(fmt::format("{}: about {} on the CPU executor, {} thread order{}. Less: --plan tells bytes and FLOPs at once; {}--seqlen {} takes about {:.0f} s{}", step_.id,
+                              human_duration(seconds), orders, orders == 1 ? "" : "s", few_heads ? "" : "--batch 1 --heads 1 ", shorter, kShort,
+                              orders == 1 ? "" : "; --thread-order 0 runs one order instead of three"));
   }
 
   /// Runs the method some more times, for its traffic. After the timed runs of all methods: a profiler in the process slows launches.
@@ -93,6 +133,25 @@ class Run {
   const std::vector<Output>& outputs() const { return outputs_; }
 
  private:
+  /// What one run of the method takes, from a run on a small part of the problem. 0 for a problem that is small itself.
+  double expected_seconds(const Method& method, const std::vector<KernelCost>& expected) {
+    constexpr int64_t kPart = 512;
+    constexpr double kQuick = 4;  // so many times the part's work take no time worth telling
+    Problem part = problem_;
+    part.batch = part.heads = 1;
+    part.seqlen_q = std::min(kPart, part.seqlen_q);
+    part.seqlen_k = std::min(kPart, part.seqlen_k);
+    const std::vector<KernelCost> cost = method.cost(part);
+    if (cost.empty() || work_of(expected) <= kQuick * work_of(cost)) return 0;
+    const auto some = [&](const std::vector<float>& values, int64_t elements) { return std::span(values).first(std::min(values.size(), static_cast<size_t>(elements))); };
+    DeviceRun small(device_, part, scratch_of(method, part), {some(inputs_.q, part.Xq()), some(inputs_.k, part.Xk()), some(inputs_.v, part.Xk()), some(inputs_.d_o, part.Xq())});
+    const double ms = device_.time_ms([&] {
+      small.prepare(method);
+      method.run(part, small.tensors());
+    });
+    return ms / 1000 * work_of(expected) / work_of(cost);
+  }
+
   /// A failure line when the device's outputs are not, bit for bit, those of the first run.
   void compare_with_first(const Method& method, const std::vector<Output>& first, const std::string& which) {
     const std::vector<Output> now = on_device_.outputs(method);
@@ -101,8 +160,14 @@ class Run {
       if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) continue;
       size_t at = 0;
       while (std::memcmp(&a[at], &b[at], sizeof(float)) == 0) ++at;
-      fail(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)", method.name, now[n].tensor->file, which, at, a[at], b[at]));
+      fail_outputs(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)", method.name, now[n].tensor->file, which, at, a[at], b[at]));
     }
+  }
+
+  /// The outputs are wrong, or not the same each time.
+  void fail_outputs(const std::string& line) {
+    result_.outputs_wrong = true;
+    fail(line);
   }
 
   void fail(const std::string& line) {
@@ -122,7 +187,7 @@ class Run {
         const std::string why = describe_overflow(output.tensor->file, problem_, *reference_, into.grows_quadratically());
         if (!why.empty()) result.reason += "; " + why;
       }
-      fail(fmt::format("{}: {}", method.name, result.reason));
+      fail_outputs(fmt::format("{}: {}", method.name, result.reason));
     }
   }
 
@@ -151,7 +216,7 @@ class Run {
     device_.synchronize();
     first = on_device_.outputs(method);
     check(method, into, first);
-    if (!result_.failures.empty()) return;  // a wrong answer's time is no result
+    if (result_.outputs_wrong) return;  // a wrong answer's time is no result
 
     progress_.stage(fmt::format("{} {}: timing", step_.id, method.name));
     int run = 1;
@@ -177,11 +242,17 @@ class Run {
       executor.thread_order = orders[n];
       const bool another_checks = n == 0 && orders.size() > 1 && options_.race_check == ExecutorOptions::RaceCheck::ends;
       executor.race_check = another_checks ? ExecutorOptions::RaceCheck::none : options_.race_check;
+      executor.prints = n > 0 ? nullptr : options_.json == "-" ? stderr : stdout;
       on_device_.prepare(method);
+      progress_.stage(fmt::format("{} {}: thread order {} of {}", step_.id, method.name, n + 1, orders.size()),
+                      [this, &into, n, of = orders.size()] { return (static_cast<double>(n) + share_done(into.expected, device_.launches_done())) / static_cast<double>(of); });
       std::vector<LaunchRecord> launches = device_.record(work);
       // A tile product knows its padded width, not head_dim; it counts FLOPs per dimension of a row (tile/product.h).
       for (LaunchRecord& launch : launches) launch.counted_flops *= problem_.head_dim;
-      for (const std::string& line : count_differences(into.expected, launches)) fail(fmt::format("{}: {}", method.name, line));
+      for (const std::string& line : count_differences(into.expected, launches)) {
+        result_.counts_wrong = true;
+        fail(fmt::format("{}: {}", method.name, line));
+      }
       if (n == 0) {
         first = on_device_.outputs(method);
         check(method, into, first);
@@ -323,21 +394,22 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
     has_inputs_ = true;
   }
   Run run(options, step_, device, progress_, data_, result, scratch);
+  run.announce(step_.methods);
   if (device.kind() == DeviceKind::gpu) result.device_bytes_used = result.free_bytes - device.free_bytes();
   for (size_t n = 0; n < step_.methods.size(); ++n)
     if (result.methods[n].not_run.empty()) run.run_method(step_.methods[n], result.methods[n]);
   for (size_t n = 0; n < step_.methods.size(); ++n)
-    if (options.traffic && result.failures.empty() && result.methods[n].not_run.empty()) run.measure_method(step_.methods[n], result.methods[n]);
+    if (options.traffic && !result.outputs_wrong && result.methods[n].not_run.empty()) run.measure_method(step_.methods[n], result.methods[n]);
 
   if (options.check.kind != CheckChoice::Kind::none && data_.reference) {
     const Reference& reference = *data_.reference;
-    result.verdict = verdict(result.failures.empty(), problem.dtype, reference);
-    if (problem.dtype == Dtype::fp32 && step_.fp32_tolerance_factor != 1 && result.failures.empty())
+    result.verdict = verdict(!result.outputs_wrong, problem.dtype, reference);
+    if (problem.dtype == Dtype::fp32 && step_.fp32_tolerance_factor != 1 && !result.outputs_wrong)
       result.verdict += fmt::format(", at {:g} times the steps' tolerance", step_.fp32_tolerance_factor);
     result.sampled = !data_.selection.full;
     result.mean_weight = reference.mean_weight;
     result.largest_score = reference.largest_score;
-  } else if (!result.failures.empty()) {
+  } else if (result.outputs_wrong) {
     result.verdict = "FAIL";
   }
   if (options.trace_row) {

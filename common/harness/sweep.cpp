@@ -20,6 +20,7 @@ RunResult run_tile(ProblemRuns& runs, Options options, TileShape shape) {
     RunResult result = runs.expected(shape);
     result.verdict = "FAIL";
     result.failures = {finding.what()};
+    result.failures.insert(result.failures.end(), finding.also.begin(), finding.also.end());
     return result;
   }
 }

@@ -185,7 +185,7 @@ std::string step00_json(const DeviceFigures* figures, const std::string& reason_
       json["versions"][key + "_reason"] = reason_without_it;
     }
   };
-  put_version("git_commit", build_info::kGitCommit, "built outside of a git repository");
+  put_version("git_commit", build_info::kGitCommit, build_info::kNoCommitReason);
   put_version("compiler", build_info::kCompiler, "not known");
   put_version("build_type", build_info::kBuildType, "not known");
   put_version("cuda_toolkit", build_info::kCuda, "built without CUDA");

@@ -3,7 +3,7 @@
 // registers as sum_row and sum_col (swizzle.h) say, so that a warp owns 16 whole rows, four lanes to a row, two rows to a lane.
 #pragma once
 
-#include "common/device/gpu/hopper.h"
+#include "common/device/hopper.h"
 #include "common/tile/mask.h"
 #include "common/tile/shapes.h"
 #include "common/tile/softmax.h"
@@ -18,6 +18,11 @@ struct alignas(1024) SwizzledTile {
   static constexpr int kPanels = Cols / kPanelColumns, kPanelBytes = Rows * kPanelRowBytes, kBytes = kPanels * kPanelBytes;
   E element[Rows * Cols];
   __device__ __forceinline__ E* at(int row, int col) { return &element[swizzled_index(Rows, row, col)]; }
+  /// Where to write `count` neighbouring elements of a row, 8 at most. The hook costs nothing on a GPU.
+  __device__ __forceinline__ E* write(int row, int col, int count) {
+    note_sram_write(at(row, col), count * static_cast<int>(sizeof(E)));
+    return at(row, col);
+  }
 };
 
 /// HBM -> SRAM: one thread starts the copy of the tile whose first row is row0, with zeros past the tensor's end; who waits for `full` sees
@@ -31,6 +36,7 @@ __device__ __forceinline__ void copy_tile(SwizzledTile<E, Rows, Cols>& to, const
 /// s = Q K^T for the 64 rows of Q from first_row on: started, not finished.
 template <class E, int Br, int Bc, int D>
 __device__ __forceinline__ void start_multiply_abt(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& q, int first_row, const SwizzledTile<E, Bc, D>& k) {
+  if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * Bc);
   const uint64_t a = tile_descriptor(sram_address(&q) + first_row * kPanelRowBytes), b = tile_descriptor(sram_address(&k));
   ATTN_UNROLL for (int step = 0; step < D / 16; ++step)
     WarpgroupProduct<Bc, E>::abt(s, a + along_rows(step, q.kPanelBytes), b + along_rows(step, k.kPanelBytes), step > 0);
@@ -40,6 +46,7 @@ __device__ __forceinline__ void start_multiply_abt(float (&s)[Bc / 2], const Swi
 /// o += P V: started, not finished.
 template <class E, int Bc, int D>
 __device__ __forceinline__ void start_multiply_ab(float (&o)[D / 2], const uint32_t (&p)[Bc / 16][4], const SwizzledTile<E, Bc, D>& v) {
+  if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * Bc);
   const uint64_t b = tile_descriptor(sram_address(&v), v.kPanelBytes);
   ATTN_UNROLL for (int step = 0; step < Bc / 16; ++step) WarpgroupProduct<D, E>::ab(o, p[step], b + across_rows(step));
   commit_products();
@@ -147,7 +154,7 @@ __device__ __forceinline__ void store_o_and_lse(float (&o)[D / 2], float (&m)[2]
   }
   scale_rows(o, inverse);
   ATTN_UNROLL for (int n = 0; n < D / 2; n += 2)
-    *reinterpret_cast<uint32_t*>(stage.at(warp_row + sum_row(lane, n), sum_col(lane, n))) = pack_pair<E>(o[n], o[n + 1]);
+    *reinterpret_cast<uint32_t*>(stage.write(warp_row + sum_row(lane, n), sum_col(lane, n), 2)) = pack_pair<E>(o[n], o[n + 1]);
   stores_visible_to_engines();
   __syncwarp();  // all 16 rows are there
   if (lane == 0 && q0 + warp_row < mask.seqlen_q) {
@@ -175,8 +182,8 @@ template <class T>
 TensorMaps tensor_maps(const Problem& p, const Tensors& t) {
   using E = typename T::Element;
   constexpr int kPanels = T::kHeadDim / kPanelColumns;
-  return {tensor_map<E>(t.q, p.heads_total(), p.seqlen_q, T::kHeadDim, T::kBr, kPanels), tensor_map<E>(t.k, p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels),
-          tensor_map<E>(t.v, p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels), tensor_map<E>(t.o, p.heads_total(), p.seqlen_q, T::kHeadDim, 16, 1)};
+  return {tensor_map<E>(t.q, "Q", p.heads_total(), p.seqlen_q, T::kHeadDim, T::kBr, kPanels), tensor_map<E>(t.k, "K", p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels),
+          tensor_map<E>(t.v, "V", p.heads_total(), p.seqlen_k, T::kHeadDim, T::kBc, kPanels), tensor_map<E>(t.o, "O", p.heads_total(), p.seqlen_q, T::kHeadDim, 16, 1)};
 }
 
 inline Order order_of(const Problem& p, int br) {
@@ -196,7 +203,7 @@ inline std::string only_on_hopper(const Problem& p) {
   constexpr int kHopper = 90;
   if (p.dtype == Dtype::fp32) return kForHalfAlone;
   if (p.head_dim != 64 && p.head_dim != 128) return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) + "; step06 takes 8, 16, 24 and so on to 256, step04 any to 256";
-  if (p.compute_capability != kHopper)
+  if (p.compute_capability != 0 && p.compute_capability != kHopper)
     return "needs a Hopper GPU (compute capability 9.0), whose copy engine and warpgroup products it is made of, this one has " + capability_name(p.compute_capability) +
            "; step06 is the same algorithm for 8.0 and newer, step04 for all";
   return "";

@@ -31,7 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.documents import measured
 from plots.documents.markdown import COMMENT, INLINE_CODE, Document
 from plots.results import ResultsError, load, readable
-from plots.script import REPOSITORY, OneLineParser, call, end_with, last_line, read_text
+from plots.script import REPOSITORY, OneLineParser, call, end_with, read_text
 
 CHECKS = ("links", "code", "commands", "figures", "typed")
 PROGRAM = re.compile(r"(?:step\d\d|exercise\d\d|hunt\d+|playground|yardstick)$")

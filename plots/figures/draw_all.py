@@ -12,10 +12,10 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from plots.figures import figure_bytes, figure_roofline, figure_scaling, figure_speedup, figure_tiles
+from plots.figures import figure_bytes, figure_ladder, figure_roofline, figure_scaling, figure_speedup, figure_tiles
 from plots.figures import figure_style as style
 from plots.script import end_with
 
 if __name__ == "__main__":
-    figures = (figure_speedup, figure_bytes, figure_scaling, figure_roofline, figure_tiles)
+    figures = (figure_ladder, figure_speedup, figure_bytes, figure_scaling, figure_roofline, figure_tiles)
     end_with(lambda: style.main([module.draw for module in figures], __doc__))

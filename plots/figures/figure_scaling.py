@@ -44,7 +44,9 @@ def picture(results):
         mark_ends(ax, methods)
         ax.set_xlabel("N, tokens")
     for method, of_it in methods.items():
-        notes += [f"{method} at N {row['seqlen']}: {style.why_no_time(row)}" for row in of_it if style.why_no_time(row)]
+        if lost := [row for row in of_it if style.why_no_time(row)]:
+            why = style.why_no_time(lost[0])
+            notes.append(why if why.startswith(method) else f"{method} at N {lost[0]['seqlen']}: {why}")
     some = rows[0]
     figure.suptitle(
         f"{results['gpu']}: {some['dtype']}, d {some['head_dim']}, {style.heads_text(some)}", x=0.01, ha="left"

@@ -250,8 +250,8 @@ def place(picture, path, drawn_from, anew):
     if isinstance(picture, str):
         print(f"{path.stem}: not drawn: {picture}", file=sys.stderr)
     elif not anew and path.is_file() and drawn_from.encode() in path.read_bytes():
-        print(f"{path}: drawn from these results already")
+        print(f"{os.path.relpath(path)}: drawn from these results already")
     else:
         write(picture, path, drawn_from)
-        print(path)
+        print(os.path.relpath(path))
     return not isinstance(picture, str)

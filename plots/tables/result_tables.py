@@ -4,14 +4,12 @@ anything but a row's or the quotient of two rows'. Needs the standard library on
 import math
 import statistics
 
-from plots.programs import TENSOR_CORES
 from plots.results import (
     CONFIGURATION,
     ResultsError,
     at,
     beside,
     name_of,
-    on_product,
     one_row,
     one_sweep,
     place,

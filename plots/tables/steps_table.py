@@ -63,7 +63,8 @@ def main():
         "--folder", type=pathlib.Path, default=REPOSITORY / "build", help="where the executables are (build)"
     )
     options, step_flags = parser.parse_known_args()
-    programs = [program for program in described(options.folder) if program["kind"] == "attention"]
+    there = lambda program: any(REPOSITORY.glob(f"steps/{program['id']}_*.cu"))  # a deleted step's program may be left
+    programs = [program for program in described(options.folder) if program["kind"] == "attention" and there(program)]
     if not programs:
         parser.exit(2, f"no step in {options.folder}: build them first (make steps)\n")
 

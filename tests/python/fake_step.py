@@ -125,11 +125,15 @@ def main():
     parser = argparse.ArgumentParser()
     for flag in ("--json", "--dtype", "--product", "--device", "--check", "--traffic", "--repeat", "--init"):
         parser.add_argument(flag)
-    for flag in ("--batch", "--heads", "--seqlen", "--head-dim"):
+    for flag in ("--batch", "--heads", "--seqlen", "--seqlen-q", "--seqlen-k", "--head-dim"):
         parser.add_argument(flag, type=int, default=4096 if flag == "--seqlen" else 1)
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--sweep-tiles", action="store_true")
     options = parser.parse_args(FLAGS)
+    if any(FLAGS.count(flag) > 1 for flag in FLAGS if flag.startswith("--")):
+        sys.exit("a flag stands twice")
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" and options.device == "gpu":
+        sys.exit(3)
     with open(os.environ["FAKE_STEP_LOG"], "a", encoding="utf-8") as log:
         log.write(" ".join(sys.argv[1:]) + "\n")
     wrong = os.environ.get("FAKE_STEP_WRONG") == NAME

@@ -358,7 +358,15 @@ class WithoutGpu(unittest.TestCase):
         for name in ("step00", "step04", "step06"):
             (pathlib.Path(self.holder.name) / name).symlink_to((BUILD / name).resolve())
 
+    def left_over(self):
+        """A program whose step has been deleted."""
+        program = pathlib.Path(self.holder.name, "step77")
+        described = '{"id": "step77", "kind": "attention", "title": ""}'
+        program.write_text(f"#!/bin/sh\necho '{described}'\n", encoding="utf-8")
+        program.chmod(0o755)
+
     def test_steps_table(self):
+        self.left_over()
         for flags, heading in (
             (("--dtype", "fp32"), "fp32"),
             (("--product", "tensor-cores"), "fp32 on tensor cores"),

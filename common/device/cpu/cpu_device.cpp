@@ -58,6 +58,8 @@ class CpuDevice : public Device {
     return executor::stop_recording();
   }
 
+  double launches_done() const override { return executor::launches_done(); }
+
  private:
   static constexpr int64_t kAlignment = 256;
 };

@@ -105,6 +105,8 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
+std::atomic<int64_t> launches_ended{0}, blocks_to_run{0};
+
 struct Launches {
   std::mutex mutex;  // one grid at a time
   std::unique_ptr<Pool> pool;
@@ -175,8 +177,9 @@ std::string Finding::text() const {
 }
 
 KernelFindings::KernelFindings(std::vector<Finding> found)
-    : CheckFailed(found.at(0).text() + (found.size() > 1 ? " (blocks with findings: " + std::to_string(found.size()) + ")" : "")),
-      findings(std::move(found)) {}
+    : CheckFailed(found.at(0).text() + (found.size() > 1 ? " (blocks with findings: " + std::to_string(found.size()) + ")" : "")), findings(std::move(found)) {
+  for (size_t n = 1; n < findings.size(); ++n) also.push_back(findings[n].text());
+}
 
 int64_t sram_limit() {
   constexpr int64_t kLimit = 227 * 1024;
@@ -201,6 +204,8 @@ void run_grid(const Grid& grid) {
     all.pool_of = getpid();
   }
 
+  blocks_ended = 0;
+  blocks_to_run = grid.blocks;
   GridRun run;
   run.grid = grid;
   run.options = executor_options();
@@ -211,6 +216,8 @@ void run_grid(const Grid& grid) {
     throw DeviceFailure(std::string(grid.kernel) + ": out of memory for the blocks' SRAM and the threads' stacks");
   }
 
+  blocks_to_run = 0;
+  ++launches_ended;
   if (!run.findings.empty()) {
     std::sort(run.findings.begin(), run.findings.end(), [](const Finding& a, const Finding& b) { return a.block < b.block; });
     throw KernelFindings(std::move(run.findings));
@@ -221,7 +228,13 @@ void run_grid(const Grid& grid) {
   record.time_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   record.counted = by_name(run.requested);
   record.counted_flops = run.flops;
+  record.printed = run.printed;
   all.records.push_back(std::move(record));
+}
+
+double launches_done() {
+  const int64_t blocks = blocks_to_run;
+  return static_cast<double>(launches_ended) + (blocks > 0 ? std::min(1.0, static_cast<double>(blocks_ended) / static_cast<double>(blocks)) : 0);
 }
 
 void start_recording() {
@@ -229,6 +242,7 @@ void start_recording() {
   const std::lock_guard lock(all.mutex);
   all.recording = true;
   all.records.clear();
+  launches_ended = 0;
 }
 
 std::vector<LaunchRecord> stop_recording() {

@@ -12,6 +12,7 @@
 // thread of its block writes something never ends here, since threads hand over at barriers only.
 #pragma once
 
+#include <cstdarg>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +33,12 @@ struct SourceLine {
   int line = 0;
 };
 
+/// A hook in a running kernel: its line, and an address by which a report can name the lines that an inlined function was called from.
+struct Site {
+  SourceLine place;
+  const void* caller = nullptr;
+};
+
 /// What one OS thread's kernels asked of one tensor, in bytes.
 struct Requested {
   int64_t load = 0;
@@ -49,6 +56,7 @@ struct BlockView {
   uint64_t sram_bytes = 0;      // what the launch asked for
   uint64_t unwatched_bytes = 0; // accesses within the first so many bytes need no look: sram_bytes, or 0 in a race-checked block
   int64_t flops = 0;
+  std::string (*name_of_byte)(const void* sram, int64_t byte) = nullptr;  // of the layout that the kernel asked for last
   Requested requested[kMaxTensors] = {};  // by tensor_id
 
   /// True when watch_sram must look at an access: outside of SRAM, or anywhere in a race-checked block.
@@ -100,6 +108,9 @@ struct HbmAccess {
 /// An SRAM access that BlockView::unwatched_bytes does not cover: bounds, then races.
 void watch_sram(const void* address, int bytes, bool write, SourceLine place);
 
+/// printf of a kernel: in the run of the first thread order alone (ExecutorOptions::prints).
+int print(const char* format, std::va_list values);
+
 void block_barrier(SourceLine place);  // __syncthreads
 void warp_barrier(SourceLine place);   // __syncwarp
 
@@ -113,6 +124,43 @@ void warp_collective(WarpOperation run, void* deposit, SourceLine place);
 void start_copy(void* to, const void* from, SourceLine place);
 void commit_copies(SourceLine place);             // the copies that the running thread has started since the last one are a group
 void wait_copies(int pending, SourceLine place);  // its groups arrive, all but the `pending` youngest
+
+// Hopper's units (hopper_block.h); the names that kernels know them by are in cpu/hopper.h.
+
+/// One end of a bulk copy, in HBM. A box: box_rows rows of `panels` times 128 bytes, from `row` on, of a head that has `rows` rows of
+/// row_bytes; in SRAM it lies swizzled, panel after panel. A run (box_rows 0): `bytes` neighbouring bytes.
+struct BulkCopy {
+  unsigned char* data;  // the head's first row, from its first copied column on
+  int64_t rows = 0, row = 0, row_bytes = 0;
+  int box_rows = 0, panels = 0;
+  int64_t bytes = 0;  // of SRAM: a box's too
+  int tensor = 0;
+  bool adds = false;  // to HBM: fp32 numbers are added to those there
+};
+/// What wgmma.mma_async m64nNk16 multiplies: the descriptors of A and B (swizzle.h), or A in 4 registers. `across`: the summed dimension
+/// lies across the rows of the tile.
+struct WarpgroupOperands {
+  uint64_t a = 0, b = 0;
+  const uint32_t* a_registers = nullptr;
+  int columns = 0;
+  bool bf16 = false, a_across = false, b_across = false, accumulate = true;
+};
+void make_barrier(void* barrier, int arrivals, SourceLine place);                 // mbarrier.init
+void arrive_at_barrier(void* barrier, int64_t announced_bytes, SourceLine place);  // mbarrier.arrive, .expect_tx
+void wait_at_barrier(const void* barrier, int parity, SourceLine place);          // mbarrier.try_wait.parity, until it says yes
+void named_barrier(int number, int threads, bool waits, SourceLine place);        // bar.sync, bar.arrive
+void fence_stores(SourceLine place);                                              // fence.proxy.async
+void start_bulk_copy(void* to, const BulkCopy& from, void* barrier, SourceLine place);
+void start_bulk_copy_back(const void* from, const BulkCopy& to, SourceLine place);
+void commit_bulk_copies_back(SourceLine place);
+void wait_bulk_copies_back(SourceLine place);
+void set_registers(int count, bool takes, SourceLine place);                      // setmaxnreg
+void fence_products(SourceLine place);                                            // wgmma.fence
+void start_product(float* sums, const WarpgroupOperands& operands, SourceLine place);
+void commit_products(SourceLine place);
+void wait_products(int pending, SourceLine place);
+/// The running thread uses the registers [first, end): no product may still be at them.
+void use_registers(const void* first, const void* end, SourceLine place);
 
 // ---- called by the host ----------------------------------------------------------------------------------------------
 
@@ -151,6 +199,9 @@ int64_t sram_limit();
 
 /// OS threads that a grid runs on with executor_options().
 int os_threads();
+
+/// As Device::launches_done, since start_recording.
+double launches_done();
 
 void start_recording();
 std::vector<LaunchRecord> stop_recording();  // one per launch since start_recording, in order

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 #include "common/device/cpu/executor.h"
 #include "common/device/cpu/half.h"
+#include "common/device/cpu/layout_names.h"
 #include "common/base/error.h"
 
 // CUDA's keywords that mean nothing on one address space. (Not __noinline__: libstdc++ uses that word itself.)
@@ -20,17 +22,19 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+// Of the OS thread, which runs a block's threads. Such a variable is neither NaN at the start nor watched, as dynamic_sram<Layout>() is.
+#define __shared__ static thread_local
+#define __grid_constant__
 
 #define ATTN_UNROLL  // keeps arrays in registers on a GPU; here it would only make compiling slow
+#define ATTN_UNROLL_1  // a host compiler unrolls no long loop by itself, and GCC takes the pragma for no loop without a condition
 #define ATTN_PRODUCT __attribute__((noinline))  // a tile product is a function of its own here: compiled once, not into every kernel
 #if defined(__clang__)
 #define ATTN_UNROLL_BOTH _Pragma("unroll")
-#define ATTN_UNROLL_1 _Pragma("nounroll")
 #define ATTN_UNROLL_2 _Pragma("unroll 2")
 #define ATTN_UNROLL_4 _Pragma("unroll 4")
 #else
 #define ATTN_UNROLL_BOTH _Pragma("GCC unroll 128")
-#define ATTN_UNROLL_1 _Pragma("GCC unroll 1")
 #define ATTN_UNROLL_2 _Pragma("GCC unroll 2")
 #define ATTN_UNROLL_4 _Pragma("GCC unroll 4")
 #endif
@@ -59,7 +63,10 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 inline void __syncthreads(ATTN_CALLER) { executor::block_barrier({file, line}); }
-inline void __syncwarp(ATTN_CALLER) { executor::warp_barrier({file, line}); }
+inline void __syncwarp(unsigned mask = kAllLanes, ATTN_CALLER) {
+  if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "__syncwarp for some of the lanes: the executor takes whole warps");
+  executor::warp_barrier({file, line});
+}
 
 /// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix. T is float, half or
 /// bfloat16, const to read; values are fp32 on this side of the view. Each access is checked against rows and cols and
@@ -147,6 +154,7 @@ Layout& dynamic_sram(ATTN_CALLER) {
   const executor::BlockView& view = executor::block_view;
   if (sizeof(Layout) > view.sram_bytes) [[unlikely]]
     executor::report_layout(sizeof(Layout), {file, line});
+  executor::block_view.name_of_byte = executor::name_of_byte<Layout>;
   return *reinterpret_cast<Layout*>(view.sram);
 }
 
@@ -168,6 +176,8 @@ __forceinline__ void count_flops(int64_t flops) { executor::block_view.flops += 
 
 inline float fmaxf(float a, float b) { return b != b ? a : (a > b ? a : b); }
 inline float fminf(float a, float b) { return b != b ? a : (a < b ? a : b); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
 
 /// e^r * 2^n for |r| <= ln(2)/2. Polynomial: S. Moshier, Cephes library, expf.
 inline float scaled_exp(float r, int n) {
@@ -249,6 +259,15 @@ __forceinline__ void multiply_add(float (&acc)[4], float a, const float4& b) {
   sum = a * reinterpret_cast<const Vector4&>(b) + sum;
 }
 
+/// Each thread's line as it comes, in the run of the first thread order alone: the others are silent.
+__attribute__((format(printf, 1, 2))) inline int printf(const char* format, ...) {
+  va_list values;
+  va_start(values, format);
+  const int length = executor::print(format, values);
+  va_end(values);
+  return length;
+}
+
 // ---- a warp's collectives ----------------------------------------------------------------------------------------------
 
 /// For each group of `Lanes` neighbouring lanes: x[n] of each becomes the combination of all of them, combined in the order that a
@@ -315,6 +334,53 @@ inline bool __any_sync(unsigned mask, bool predicate, ATTN_CALLER) {
   executor::warp_collective(any_of_lanes, &predicate, {file, line});
   return predicate;
 }
+
+/// What lane `from` of the warp passes. All 32 lanes take part, as the mask must say.
+struct Shuffled {
+  uint32_t value;
+  int from;
+};
+inline void shuffle_lanes(void* const* lanes) {
+  uint32_t values[executor::kWarp];
+  for (int lane = 0; lane < executor::kWarp; ++lane) values[lane] = static_cast<const Shuffled*>(lanes[lane])->value;
+  for (int lane = 0; lane < executor::kWarp; ++lane) {
+    auto& it = *static_cast<Shuffled*>(lanes[lane]);
+    it.value = values[it.from % executor::kWarp];
+  }
+}
+template <class T>
+T value_of_lane(unsigned mask, T value, int from, executor::SourceLine place) {
+  static_assert(sizeof(T) == 4);
+  if (mask != kAllLanes) [[unlikely]] executor::report(place, "a shuffle of some of the lanes: the executor takes whole warps");
+  Shuffled deposit{std::bit_cast<uint32_t>(value), from};
+  executor::warp_collective(shuffle_lanes, &deposit, place);
+  return std::bit_cast<T>(deposit.value);
+}
+/// As CUDA has them: within groups of `width` lanes, and a lane whose source lies outside of its group keeps its own value.
+inline int lane_in_warp() { return static_cast<int>(threadIdx.x) % executor::kWarp; }
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int width = executor::kWarp, ATTN_CALLER) {
+  return value_of_lane(mask, value, lane_in_warp() / width * width + (from & (width - 1)), {file, line});
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = executor::kWarp, ATTN_CALLER) {
+  const int lane = lane_in_warp(), from = lane ^ lane_mask;
+  return value_of_lane(mask, value, from < (lane / width + 1) * width ? from : lane, {file, line});
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = executor::kWarp, ATTN_CALLER) {
+  const int lane = lane_in_warp(), from = lane - static_cast<int>(delta);
+  return value_of_lane(mask, value, from >= lane / width * width ? from : lane, {file, line});
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = executor::kWarp, ATTN_CALLER) {
+  const int lane = lane_in_warp(), from = lane + static_cast<int>(delta);
+  return value_of_lane(mask, value, from < (lane / width + 1) * width ? from : lane, {file, line});
+}
+
+/// Adds to a number in HBM, whichever blocks do so at the same time; what it was before.
+template <class T>
+T atomicAdd(T* at, T value) { return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed); }
 
 /// kernel<<<grid, block, sram_bytes>>>(args...) on the executor; returns when the grid has ended.
 /// Throws as executor::run_grid does, naming the kernel.

@@ -33,13 +33,18 @@ bool ShadowSram::nothing_new(size_t first, size_t count, Access now) const {
   return news == 0;
 }
 
-ShadowSram::Race ShadowSram::read(int64_t first_byte, int64_t bytes, Access now) {
+ShadowSram::Race ShadowSram::read(int64_t first_byte, int64_t bytes, Access now, const uint32_t* clock) {
   const size_t first = static_cast<size_t>(first_byte / kWord), count = static_cast<size_t>((first_byte + bytes + kWord - 1) / kWord) - first;
   if (const Race race = copy_on_its_way(first, first + count); race.found) return race;
-  if (nothing_new(first, count, now)) return {};
+  if (!clock && nothing_new(first, count, now)) return {};
   for (size_t n = first; n < first + count; ++n) {
-    if (now.unordered(writer_[n])) return {true, writer_[n], true, false, static_cast<int64_t>(n) * kWord};
+    if (now.unordered(writer_[n], clock)) return {true, writer_[n], true, false, static_cast<int64_t>(n) * kWord};
     Access &reader = reader_[n], &other = other_reader_[n];
+    if (clock) {  // a third reader that neither knows of the others goes unremembered
+      if (!now.unordered(reader, clock)) reader = now;
+      else if (!now.unordered(other, clock)) other = now;
+      continue;
+    }
     if (!now.same_block_epoch(reader)) {
       reader = now;
       other = {};
@@ -59,14 +64,14 @@ ShadowSram::Race ShadowSram::read(int64_t first_byte, int64_t bytes, Access now)
   return {};
 }
 
-ShadowSram::Race ShadowSram::write(int64_t first_byte, int64_t bytes, Access now) {
+ShadowSram::Race ShadowSram::write(int64_t first_byte, int64_t bytes, Access now, const uint32_t* clock) {
   const size_t first = static_cast<size_t>(first_byte / kWord), end = static_cast<size_t>((first_byte + bytes + kWord - 1) / kWord);
   if (const Race race = copy_on_its_way(first, end); race.found) return race;
   for (size_t n = first; n < end; ++n) {
     const int64_t byte = static_cast<int64_t>(n) * kWord;
-    if (now.unordered(writer_[n])) return {true, writer_[n], true, false, byte};
-    if (now.unordered(reader_[n])) return {true, reader_[n], false, false, byte};
-    if (now.unordered(other_reader_[n])) return {true, other_reader_[n], false, false, byte};
+    if (now.unordered(writer_[n], clock)) return {true, writer_[n], true, false, byte};
+    if (now.unordered(reader_[n], clock)) return {true, reader_[n], false, false, byte};
+    if (now.unordered(other_reader_[n], clock)) return {true, other_reader_[n], false, false, byte};
     writer_[n] = now;
   }
   return {};

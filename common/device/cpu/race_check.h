@@ -5,6 +5,8 @@
 // between them: __syncthreads, or for threads of one warp __syncwarp. Every barrier starts a new epoch (of the block, of
 // the warp), so two accesses are unordered exactly when their epochs are equal. That does not depend on the order in
 // which the threads happened to run: one run finds what any order could show.
+// Barriers between some threads (mbarriers, named ones) make other orders. Where a block has them, its threads have vector clocks
+// (hopper_block.h): an access carries its thread's time, and is ordered before those whose thread knows of that time.
 // Same idea as the last-access words of FastTrack (Flanagan, Freund: FastTrack, PLDI 2009), with barriers as the only order.
 #pragma once
 
@@ -30,6 +32,7 @@ struct Access {
       : bits(uint64_t{block_epoch} << (kEpochBits + kThreadBits + kSiteBits) | uint64_t{warp_epoch % kEpochs} << (kThreadBits + kSiteBits) |
              uint64_t(thread) << kSiteBits | uint64_t(site)) {}
 
+  uint64_t time() const { return bits >> (kThreadBits + kSiteBits); }  // where there are clocks
   int thread() const { return static_cast<int>(bits >> kSiteBits) & ((1 << kThreadBits) - 1); }
   int site() const { return static_cast<int>(bits) & (kSites - 1); }
   int warp() const { return thread() / 32; }
@@ -41,6 +44,11 @@ struct Access {
   bool unordered(Access other) const {
     if (!same_block_epoch(other) || thread() == other.thread()) return false;
     return warp() != other.warp() || same_epochs(other);
+  }
+  /// The same where this access's thread has a clock.
+  bool unordered(Access other, const uint32_t* clock) const {
+    if (!clock) return unordered(other);
+    return other.bits != 0 && other.thread() != thread() && clock[other.thread()] < other.time();
   }
 };
 
@@ -61,8 +69,18 @@ class ShadowSram {
   /// Forgets them but for copies on their way: when the epochs start again from 1.
   void forget_order();
 
-  Race read(int64_t first_byte, int64_t bytes, Access now);
-  Race write(int64_t first_byte, int64_t bytes, Access now);
+  /// `clock`: of the accessing thread, null where barriers of the whole block and of warps are the only order.
+  Race read(int64_t first_byte, int64_t bytes, Access now, const uint32_t* clock = nullptr);
+  Race write(int64_t first_byte, int64_t bytes, Access now, const uint32_t* clock = nullptr);
+
+  /// Who stored in the word at this byte last, and two of those who have loaded it since.
+  struct Word {
+    Access writer, reader, other_reader;
+  };
+  Word at(int64_t byte) const {
+    const auto n = static_cast<std::size_t>(byte / kWord);
+    return {writer_[n], reader_[n], other_reader_[n]};
+  }
 
   /// An asynchronous copy writes twice: when it starts, which write() has been told, and when it arrives. Between the two its words
   /// belong to it: any access is a race, by whatever thread and after whatever barrier.

@@ -30,7 +30,7 @@ std::string ask_addr2line(const void* return_address) {
     std::string text = line;
     text = text.substr(text.rfind('/') + 1);  // first: a folder may have blanks
     text = text.substr(0, text.find_first_of(" \n"));  // " (discriminator 2)" may follow
-    if (text.find('?') != std::string::npos || text.rfind("kernel_language.h", 0) == 0) continue;
+    if (text.find('?') != std::string::npos || text.rfind("kernel_language.h", 0) == 0 || text.rfind("hopper.h", 0) == 0) continue;
     lines += (lines.empty() ? "" : " < ") + text;
   }
   pclose(pipe);

@@ -8,6 +8,7 @@
 
 #include "common/device/cpu/executor.h"
 #include "common/device/cpu/fiber.h"
+#include "common/device/cpu/hopper_block.h"
 #include "common/device/cpu/race_check.h"
 
 namespace attention::executor {
@@ -17,6 +18,8 @@ std::string to_string(SourceLine place);
 
 /// The lines of the call that returns to `caller`, innermost first; `place` alone where they are not known.
 std::string where(SourceLine place, const void* caller);
+
+inline std::atomic<int64_t> blocks_ended{0};  // of the grid that runs
 
 /// A grid on its way: what the OS threads share.
 struct GridRun {
@@ -28,6 +31,7 @@ struct GridRun {
   std::vector<Finding> findings;
   std::vector<Requested> requested;   // by tensor_id
   int64_t flops = 0;
+  std::atomic<bool> printed{false};
 
   /// Which block the n-th one to start is.
   int64_t block_at(int64_t n) const;
@@ -45,6 +49,7 @@ class Worker {
   void start_copy(void* to, const void* from, SourceLine place, const void* caller);
   void commit_copies() { ++copies_[current_].open_group; }
   void wait_copies(int pending, SourceLine place, const void* caller);
+  int print(const char* format, std::va_list values);
   void watch_sram(const void* address, int bytes, bool write, SourceLine place, const void* caller);
   [[noreturn]] void give_up_block(SourceLine place, const std::string& what) { give_up_block(current_, to_string(place), what); }
   [[noreturn]] void give_up_block(SourceLine place, const void* caller, const std::string& what) { give_up_block(current_, where(place, caller), what); }
@@ -52,8 +57,11 @@ class Worker {
   /// Of this OS thread, null when it runs no kernel.
   static Worker* running();
 
+  HopperBlock hopper{*this};
+
  private:
-  enum class State : uint8_t { ready, waits_for_block, waits_for_warp, finished };
+  friend class HopperBlock;
+  enum class State : uint8_t { ready, waits_for_block, waits_for_warp, waits_for_unit, finished };
   struct KernelThread {
     Fiber* fiber = nullptr;  // null until it first runs
     State state = State::ready;
@@ -99,14 +107,17 @@ class Worker {
   void order_threads(int64_t block);
   void release(const uint16_t* threads, int count);  // they are ready, to run in this order
   int take_next();                                   // the next ready thread
+  void wait_for_unit(SourceLine place);              // until something of Hopper's releases the current thread
   Fiber& idle_fiber();
   void hand_over();                                  // the current thread waits, or lets those before it in the order go first
   bool arrive(Gathering& gathering, int expected, State waiting, SourceLine place);  // true for the last to arrive
 
   [[noreturn]] void give_up_block(int thread, const std::string& place, const std::string& what);
   [[noreturn]] void report_stuck();                  // no thread can run, yet not all have finished
+  std::string who_waits_for_what() const;
   [[noreturn]] void report_race(const ShadowSram::Race& race, bool write, SourceLine place, const void* caller);
   std::string what_it_does(int thread) const;
+  std::string describe_byte(int64_t byte) const;  // "k, row 3 (SRAM byte 35776)"
   int site_of(const void* caller, SourceLine place);
   Access access_now(SourceLine place, const void* caller);
 
@@ -135,10 +146,6 @@ class Worker {
   bool race_checked_ = false;
   ShadowSram shadow_;
   uint32_t block_epoch_ = 1;
-  struct Site {
-    const void* caller = nullptr;
-    SourceLine place;
-  };
   std::vector<Site> sites_;  // a hash table: which line an access in the shadow came from
 };
 

@@ -206,6 +206,9 @@ GpuPresence find_gpu() {
     presence.trouble = std::string("the GPU cannot be used: CUDA error ") + cudaGetErrorName(result) + " (" + cudaGetErrorString(result) + ")";
     return presence;
   }
+  int major = 0, minor = 0;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) == cudaSuccess)
+    presence.compute_capability = 10 * major + minor;
   // A kernel of this program that has no code for this GPU shows here, before any work.
   cudaFuncAttributes attributes{};
   const cudaError_t image = cudaFuncGetAttributes(&attributes, poison_sram_kernel);

@@ -187,7 +187,7 @@ inline EncodeTensorMap encode_tensor_map() {
 /// The tensor [heads, rows, head_dim] of 16-bit elements E, contiguous, seen as {64 columns, rows, head_dim / 64 panels, heads}, in boxes of
 /// box_rows rows of box_panels panels that lie swizzled in SRAM (swizzle.h). Throws DeviceFailure.
 template <class E>
-TensorMap tensor_map(const void* data, int64_t heads, int64_t rows, int head_dim, int box_rows, int box_panels) {
+TensorMap tensor_map(const void* data, const char* tensor, int64_t heads, int64_t rows, int head_dim, int box_rows, int box_panels) {
   const cuuint64_t columns = 64, row_bytes = static_cast<cuuint64_t>(head_dim) * sizeof(E);
   const cuuint64_t size[4] = {columns, static_cast<cuuint64_t>(rows), head_dim / columns, static_cast<cuuint64_t>(heads)};
   const cuuint64_t stride[3] = {row_bytes, columns * sizeof(E), static_cast<cuuint64_t>(rows) * row_bytes};
@@ -196,7 +196,7 @@ TensorMap tensor_map(const void* data, int64_t heads, int64_t rows, int head_dim
   const CUresult result = encode_tensor_map()(&map, std::is_same_v<E, half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), size,
                                               stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) throw DeviceFailure("cuTensorMapEncodeTiled refuses a tensor of " + std::to_string(rows) + " rows (CUresult " + std::to_string(result) + ")");
+  if (result != CUDA_SUCCESS) throw DeviceFailure(std::string("cuTensorMapEncodeTiled refuses ") + tensor + " of " + std::to_string(rows) + " rows (CUresult " + std::to_string(result) + ")");
   return map;
 }
 
