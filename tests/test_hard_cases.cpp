@@ -7,6 +7,7 @@
 
 #include "common/device/device.h"
 #include "common/base/error.h"
+#include "common/harness/memory.h"
 #include "common/harness/run.h"
 #include "tests/run_method.h"
 
@@ -116,7 +117,7 @@ std::vector<Case> outlier_cases(uint64_t seed) {
 }
 void outlier_channels(Device& device) {
   for (Case c : outlier_cases(1))
-    for (const bool tensor_cores : {false}) {
+    for (const bool tensor_cores : {false, true}) {
       c.problem.on_tensor_cores = tensor_cores;
       for_each_forward(device, c, [](Outputs&, const Problem&) {});
       for_each_backward(device, c, [](Outputs&, const Problem&) {});
