@@ -7,6 +7,7 @@
 #   make test       build and pass the tests (the GPU's too, where there is one)
 #   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the figures in documents, docs/figures
 #   make plots      draw the figures of the results in docs/results, or of RESULTS=file (needs Matplotlib)
+#   make films      the gallery: films/index.html, a page for each step that plays what the CPU executor saw of its kernel
 #   make clean      remove the build folder and the links to programs
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024", TABLE_FLAGS="--dtype fp16"
 MAKEFLAGS += --no-print-directory
@@ -72,6 +73,12 @@ test: $(BUILD)/CMakeCache.txt
 	@$(CTEST) --test-dir $(BUILD) --output-on-failure
 
 # What was drawn from the same results stays as it is. Without Matplotlib the script says how to get it.
+# The films are small: FILM_FLAGS chooses the problem.
+FILM_FLAGS ?= --seqlen 256 --heads 2
+.PHONY: films
+films: steps
+	@python3 plots/films/make_films.py --folder $(BUILD) --out films $(FILM_FLAGS)
+
 .PHONY: plots
 plots:
 	@$$(sh cmake/python_with.sh matplotlib || echo python3) plots/figures/draw_all.py $(RESULTS)

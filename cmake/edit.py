@@ -9,12 +9,15 @@ it changes a header of common/, that header. EDITS is a file of edits:
 A name that begins with $ stands for any one name, the same throughout an edit, so that a renamed variable breaks nothing. `...` stands for
 whatever lies between, `#2` in front for the second place. Otherwise the text must stand in the file exactly once: an edit whose place
 has gone, or is no longer the only one, ends with one line that says so (exit 1), and the last OUT goes."""
+
 import pathlib
 import re
 import shutil
 import sys
 
-WORD = re.compile(r'\s+|//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|\$?[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|[\w.\'])*|\.\.\.|\S)', re.DOTALL)
+WORD = re.compile(
+    r'\s+|//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|\$?[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|[\w.\'])*|\.\.\.|\S)', re.DOTALL
+)
 
 
 class Gone(Exception):
@@ -32,7 +35,7 @@ def match_at(text, at, pattern, names):
         if word == "...":
             for begin in range(at, len(text)):
                 found = dict(names)
-                end = match_at(text, begin, pattern[n + 1:], found)
+                end = match_at(text, begin, pattern[n + 1 :], found)
                 if end is not None:
                     names.update(found)
                     return end
@@ -51,7 +54,7 @@ def match_at(text, at, pattern, names):
 def find(text, pattern, names, file=""):
     """(begin, end) of the only place of `pattern` in text, in characters; adds what its $names stand for to names. Raises Gone."""
     numbered = re.match(r"#(\d+) ", pattern)
-    wanted = pattern[numbered.end():] if numbered else pattern
+    wanted = pattern[numbered.end() :] if numbered else pattern
     places, source, sought = [], words(text), [word for word, _, _ in words(wanted)]
     plain = [word for word, _, _ in source]
     for at in range(len(plain)):
@@ -61,7 +64,9 @@ def find(text, pattern, names, file=""):
             places.append((source[at][1], source[end - 1][2], found))
     which = int(numbered[1]) if numbered else 1
     if len(places) < which or (len(places) > 1 and not numbered):
-        raise Gone(f"{file} has `{pattern}` {len(places)} times, and {which if numbered else 'once'} is needed: an edit of the file has changed what this is about")
+        raise Gone(
+            f"{file} has `{pattern}` {len(places)} times, and {which if numbered else 'once'} is needed: an edit of the file has changed what this is about"
+        )
     names.update(places[which - 1][2])
     return places[which - 1][:2]
 
@@ -71,8 +76,8 @@ def replace(text, pattern, new, names, file=""):
     comment = re.compile(r"[ \t]*//[^\n]*").match(text, end)
     end = comment.end() if comment else end  # it speaks of what goes
     line = text.rfind("\n", 0, begin) + 1
-    if not new and text[end:end + 1] == "\n" and not text[line:begin].strip():
-        return text[:line] + text[end + 1:]
+    if not new and text[end : end + 1] == "\n" and not text[line:begin].strip():
+        return text[:line] + text[end + 1 :]
     return text[:begin] + re.sub(r"\$[A-Za-z_]\w*", lambda name: names.get(name[0], name[0]), new) + text[end:]
 
 
@@ -98,7 +103,11 @@ def read(path):
 
 def file_of(source, step, name):
     """`name` in steps/ or common/tile/, or the step's own file: a path within source. Raises Gone."""
-    found = sorted(source.glob(f"steps/{step}_*.cu")) if name is None else [path for path in (source / "steps" / name, source / "common/tile" / name) if path.exists()]
+    found = (
+        sorted(source.glob(f"steps/{step}_*.cu"))
+        if name is None
+        else [path for path in (source / "steps" / name, source / "common/tile" / name) if path.exists()]
+    )
     if not found:
         raise Gone(f"there is no {name or f'steps/{step}_*.cu'}")
     return found[0].relative_to(source)
@@ -114,12 +123,18 @@ def copy(text, to):
 def main(edits, name, source, out):
     source, out = pathlib.Path(source), pathlib.Path(out)
     step, _, changes = read(edits)[name]
-    texts = {path.relative_to(source): path.read_text(encoding="utf-8") for path in sorted(source.glob("steps/*")) if path.suffix in (".cu", ".h")}
+    texts = {
+        path.relative_to(source): path.read_text(encoding="utf-8")
+        for path in sorted(source.glob("steps/*"))
+        if path.suffix in (".cu", ".h")
+    }
     names = {}
     try:
         for file, pattern, new in changes:
             path = file_of(source, step, file)
-            texts[path] = replace(texts.get(path) or (source / path).read_text(encoding="utf-8"), pattern, new, names, path)
+            texts[path] = replace(
+                texts.get(path) or (source / path).read_text(encoding="utf-8"), pattern, new, names, path
+            )
         own = file_of(source, step, None)
     except Gone as gone:
         shutil.rmtree(out, ignore_errors=True)
@@ -129,7 +144,10 @@ def main(edits, name, source, out):
             old.unlink()
     for path, text in texts.items():
         copy(text, out / path)
-    copy(f'#pragma once\n#include "{own}"\nnamespace {{\nconst bool registered = attention::register_step(attention::DeviceKind::cpu, attention::on_cpu::{step}::step());\n}}\n', out / "edited_step.h")
+    copy(
+        f'#pragma once\n#include "{own}"\nnamespace {{\nconst bool registered = attention::register_step(attention::DeviceKind::cpu, attention::on_cpu::{step}::step());\n}}\n',
+        out / "edited_step.h",
+    )
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ function(attn_add_step STEP_FILE)
   if(ATTN_HAVE_CUDA)
     attn_add_kernels(${STEP_ID}_gpu ${STEP_ID} ${STEP_FILE} gpu)
     list(APPEND objects ${STEP_ID}_gpu)
-    if(ATTN_GPU_TILES)
+    if(ATTN_GPU_TILES AND NOT STEP_FILE MATCHES "_hopper_")  # whose few tiles are all chosen by default
       attn_add_kernels(${STEP_ID}_gpu_tiles ${STEP_ID} ${STEP_FILE} gpu)
       target_compile_definitions(${STEP_ID}_gpu_tiles PRIVATE ATTN_ALL_TILES)
       list(APPEND all_objects ${STEP_ID}_gpu_tiles)

@@ -111,11 +111,9 @@ void measure_peaks(Measurement& m, DeviceFigures& f) {
   if (m.compute_capability() >= 80) f.mma_bf16 = tensor_core_rate<bfloat16>(m, 0x3f803f80u);
 }
 
-constexpr int kTileHeadDims[] = {64, 128, 256};  // of the tiles in common/tile/shapes.h
-
-/// The first tile that fits of each head_dim.
+/// The first tile that fits of each head_dim that tiles have.
 void measure_tile_products(Measurement& m, Problem p, int64_t sram_bytes, std::vector<TileProductRate>& rates) {
-  for (const int head_dim : kTileHeadDims) {
+  for (int head_dim = padded_head_dim(1); head_dim != 0; head_dim = padded_head_dim(head_dim + 1)) {
     p.head_dim = head_dim;
     const std::vector<TileChoice> choices =
         tile_choices(p, ForwardTiles{}, [](auto t) { return sizeof(ProductSram<decltype(t)>); });

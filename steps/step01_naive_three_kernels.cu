@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
            typename T::In K,     // [heads, seqlen_k, head_dim]
            typename T::Out S) {  // [heads, seqlen_q, seqlen_k]
   auto& sram = dynamic_sram<ScoresSram<T>>();
-  const auto [head, q0] = mask.place_of_block(T::kBr);
+  const auto [head, q0] = Order::of_grid(ceil_div(mask.seqlen_q, T::kBr)).ascending(blockIdx.x, T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   load_tile<T::kThreads>(sram.q, Q.head(head), q0);
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
            typename T::In V,     // [heads, seqlen_k, head_dim]
            typename T::Out O) {  // [heads, seqlen_q, head_dim]
   auto& sram = dynamic_sram<ValuesSram<T>>();
-  const auto [head, q0] = Order::of_grid(ceil_div(P.rows, T::kBr)).queries(blockIdx.x, T::kBr);
+  const auto [head, q0] = Order::of_grid(ceil_div(P.rows, T::kBr)).ascending(blockIdx.x, T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   typename T::Output o(warp_row0);

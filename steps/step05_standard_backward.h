@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
                       typename T::In dO,     // [heads, seqlen_q, head_dim]
                       typename T::Out dV) {  // [heads, seqlen_k, head_dim]
   auto& sram = dynamic_sram<TransposedSram<T>>();
-  const auto [head, k0] = Order::of_grid(ceil_div(P.cols, T::kBr)).keys(blockIdx.x, T::kBr);
+  const auto [head, k0] = Order::of_grid(ceil_div(P.cols, T::kBr)).ascending(blockIdx.x, T::kBr);
   const int warp_row0 = threadIdx.x / 32 * T::kWarpRows;
 
   typename T::Output dv(warp_row0);

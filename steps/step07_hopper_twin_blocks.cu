@@ -1,10 +1,10 @@
 // step07  Hopper, twin blocks                                                          docs/07-hopper-twin-blocks.md
 //
-// The algorithm is step04's, on Hopper's own units: one thread asks the copy engine for whole tiles, and warpgroups of 128 threads start
-// products that read them from SRAM. Two blocks share an SM and know nothing of each other, so that one's softmax runs under the other's
-// products.
+// The algorithm is step04's, on Hopper's own units: one thread asks the copy engine for whole tiles, and warpgroups of
+// 128 threads start products that read them from SRAM. Two blocks share an SM and know nothing of each other, so that
+// one's softmax runs under the other's products.
 //
-//      copy engine    K, V ┄┄▶ place 0     K, V ┄┄▶ place 1     K, V ┄┄▶ place 0          two key tiles in SRAM: one travels
+//      copy engine    K, V ┄┄▶ place 0     K, V ┄┄▶ place 1     K, V ┄┄▶ place 0     two key tiles in SRAM: one travels
 //      block A        s = Q K^T │ softmax │ O += P V │ s = Q K^T │ softmax │ ...
 //      block B           softmax │ O += P V │ s = Q K^T │ softmax │ O += P V ...
 //
@@ -25,21 +25,21 @@ struct Sram {
   Barrier q_full, k_full[2], v_full[2];
 };
 
-/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, a warpgroup of it 64, and loops over the key tiles they see.
+/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, a warpgroup of it 64, and loops over the
+/// key tiles they see.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
-    Mask mask,
-    Order order,
-    float softmax_scale,
-    const __grid_constant__ TensorMap Q,  // [heads, seqlen_q, head_dim]
-    const __grid_constant__ TensorMap K,  // [heads, seqlen_k, head_dim]
-    const __grid_constant__ TensorMap V,  // [heads, seqlen_k, head_dim]
-    const __grid_constant__ TensorMap O,  // [heads, seqlen_q, head_dim]
-    Global<float> LSE) {                  // [heads, 1, seqlen_q]
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    attention(Mask mask, Order order, float softmax_scale,
+              const __grid_constant__ TensorMap Q,  // [heads, seqlen_q, head_dim]
+              const __grid_constant__ TensorMap K,  // [heads, seqlen_k, head_dim]
+              const __grid_constant__ TensorMap V,  // [heads, seqlen_k, head_dim]
+              const __grid_constant__ TensorMap O,  // [heads, seqlen_q, head_dim]
+              Global<float> LSE) {                  // [heads, 1, seqlen_q]
   using E = typename T::Element;
-  static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <= 228 * 1024);  // of an SM; 1024 bytes of each block are the system's
+  static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <=
+                228 * 1024);  // of an SM; 1024 bytes of each block are the system's
   auto& sram = aligned_sram<Sram<T>>();
-  const auto [head, q0] = order.queries(blockIdx.x, T::kBr);
+  const auto [head, q0] = order.descending(blockIdx.x, T::kBr);
   const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
   const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
   const bool leader = threadIdx.x == 0;
@@ -105,8 +105,9 @@ inline void forward(const Problem& p, const Tensors& t) {
   with_tile(p, Tiles{}, [&](auto tile) {
     using T = decltype(tile);
     const TensorMaps maps = tensor_maps<T>(p, t);
-    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>), Mask{p.seqlen_q, p.seqlen_k, p.causal}, order_of(p, T::kBr), p.softmax_scale,
-           maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.lse, "LSE"}));
+    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
+           Mask{p.seqlen_q, p.seqlen_k, p.causal}, order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o,
+           row_scalars(p, Target{t.lse, "LSE"}));
   });
 }
 
@@ -115,9 +116,15 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 }
 
 inline Step step() {
-  return {.id = "step07", .title = "Hopper, twin blocks", .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
-          .chapter = "docs/07-hopper-twin-blocks.md", .before = "step04", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
-          .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
+  return {.id = "step07",
+          .title = "Hopper, twin blocks",
+          .idea = "the copy engine loads, warpgroups multiply, and two blocks per SM hide each other's softmax",
+          .chapter = "docs/07-hopper-twin-blocks.md",
+          .before = "step04",
+          .tiles = tiles,
+          .largest_head_dim = kAnyHeadDim,
+          .default_dtype = Dtype::fp16,
+          .refusal = only_on_hopper,
           .methods = {{.name = "forward", .cost = copy_engine_cost, .run = forward}}};
 }
 

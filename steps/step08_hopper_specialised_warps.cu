@@ -1,11 +1,11 @@
 // step08  Hopper, specialised warps                                                    docs/08-hopper-specialised-warps.md
 //
-// One warpgroup only loads and gives its registers to those that compute; tiles reach them through a ring. A warpgroup that computes is
-// never idle: its own product P V, and the other warpgroups' products, run during its softmax.
+// One warpgroup only loads and gives its registers to those that compute; tiles reach them through a ring. A warpgroup
+// that computes is never idle: its own product P V, and the other warpgroups' products, run during its softmax.
 //
-//      producer      K, V ┄┄▶ ring of places ┄┄▶ as soon as one is empty                   overlap: a warpgroup's own two tiles
+//      producer      K, V ┄┄▶ ring of places ┄┄▶ as soon as one is empty            overlap: a warpgroup's own two tiles
 //      warpgroup 1   [ s = Q K^T of tile j, O += P V of tile j - 1 ] │ softmax of tile j   │ [ ...
-//      warpgroup 2            softmax                                │ [ s = Q K^T, O += P V ] │ softmax         ping-pong: whose turn
+//      warpgroup 2            softmax                                │ [ s = Q K^T, O += P V ] │ softmax   ping-pong: whose turn
 //
 //   HBM       4X + L elements, as step04
 //   executes  4 N^2 d FLOPs per head          extra memory  LSE, 4 bytes that count tiles
@@ -19,8 +19,8 @@ namespace attention::ATTN_DEVICE::step08 {
 
 constexpr int kStages = 2;
 
-/// Two warpgroups that compute take turns in starting their products. Three are faster without turns, and with two chains of operations per
-/// row (measured: docs/08-hopper-specialised-warps.md, experiments).
+/// Two warpgroups that compute take turns in starting their products. Three are faster without turns, and with two
+/// chains of operations per row (measured: docs/08-hopper-specialised-warps.md, experiments).
 template <class T>
 constexpr bool kPingpong = T::kBr == 128;
 template <class T>
@@ -38,30 +38,34 @@ struct Sram {
   __device__ __forceinline__ Rows& o() { return q_and_o[Persistent]; }
 };
 
-/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, each of its consumer warpgroups 64; a tile's number says which.
+/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, each of its consumer warpgroups 64; a
+/// tile's number says which.
 template <class T, bool Persistent, bool Pingpong, bool Overlap>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
-    Mask mask,
-    Order order,
-    float softmax_scale,
-    const __grid_constant__ TensorMap Q,  // [heads, seqlen_q, head_dim]
-    const __grid_constant__ TensorMap K,  // [heads, seqlen_k, head_dim]
-    const __grid_constant__ TensorMap V,  // [heads, seqlen_k, head_dim]
-    const __grid_constant__ TensorMap O,  // [heads, seqlen_q, head_dim]
-    Global<float> LSE,                    // [heads, 1, seqlen_q]
-    unsigned* taken) {                    // [1]: tiles that blocks have taken beyond their first
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    attention(Mask mask, Order order, float softmax_scale,
+              const __grid_constant__ TensorMap Q,  // [heads, seqlen_q, head_dim]
+              const __grid_constant__ TensorMap K,  // [heads, seqlen_k, head_dim]
+              const __grid_constant__ TensorMap V,  // [heads, seqlen_k, head_dim]
+              const __grid_constant__ TensorMap O,  // [heads, seqlen_q, head_dim]
+              Global<float> LSE,                    // [heads, 1, seqlen_q]
+              unsigned* taken) {                    // [1]: tiles that blocks have taken beyond their first
   using E = typename T::Element;
   constexpr int kConsumers = T::kBr / 64, kProducerRegisters = 24, kConsumerRegisters = kConsumers == 2 ? 240 : 160;
   constexpr int kLaunchRegisters = 65536 / T::kThreads / 8 * 8;  // of a thread; those of an SM are 65536
   static_assert(T::kThreads == 128 * (1 + kConsumers));
-  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * kLaunchRegisters);  // else setmaxnreg waits for ever
+  // Else setmaxnreg waits for ever.
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * kLaunchRegisters);
   static_assert(sizeof(Sram<T, Persistent>) <= 227 * 1024);
   auto& sram = aligned_sram<Sram<T, Persistent>>();
   const int total = order.tiles * order.heads;
   const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) {  // a place is full when its bytes have come, and empty when each warp that computes has said so
+  // A place is full when its bytes have come, and empty when each warp that computes has said so.
+  if (threadIdx.x == 0) {
     sram.q_full.init(1), sram.q_empty.init(4 * kConsumers);
-    for (int i = 0; i < kStages; ++i) sram.k_full[i].init(1), sram.v_full[i].init(1), sram.k_empty[i].init(4 * kConsumers), sram.v_empty[i].init(4 * kConsumers);
+    for (int i = 0; i < kStages; ++i) {
+      sram.k_full[i].init(1), sram.v_full[i].init(1);
+      sram.k_empty[i].init(4 * kConsumers), sram.v_empty[i].init(4 * kConsumers);
+    }
     barriers_are_ready();
   }
   __syncthreads();  // the barriers are there
@@ -78,7 +82,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
           sram.q_full.arrive();
           break;
         }
-        const auto [head, q0] = order.queries(tile, T::kBr);
+        const auto [head, q0] = order.descending(tile, T::kBr);
         const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
         copy_tile(sram.q(), Q, q0, head, sram.q_full);
         for (int j = 0; j < tiles; ++j, ring.next()) {
@@ -95,7 +99,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
     take_registers<kConsumerRegisters>();
     const int me = warpgroup - 1, warp_row = threadIdx.x / 32 * 16 - 64;
     const bool first_lane = threadIdx.x % 32 == 0;  // of its warp
-    const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
+    const float scale = kLog2e * softmax_scale;     // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
     Ring<kStages> k_ring, v_ring;
     if (Pingpong && me == kConsumers - 1) Turn<kConsumers>::pass(me);
 
@@ -103,11 +107,11 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
       sram.q_full.wait(round & 1);
       const int tile = sram.tile;
       if (tile < 0) break;
-      const auto [head, q0] = order.queries(tile, T::kBr);
+      const auto [head, q0] = order.descending(tile, T::kBr);
       const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
 
-      // The first tile's scores and the last tile's P V stand outside of the loop. One loop with `if (j > 0)` would make ptxas run its
-      // products one by one.
+      // The first tile's scores and the last tile's P V stand outside of the loop. One loop with `if (j > 0)` would
+      // make ptxas run its products one by one.
       float s[T::kBc / 2], o[T::kHeadDim / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {}, alpha[2];
       uint32_t p[T::kBc / 16][4];
       sram.k_full[k_ring.stage].wait(k_ring.parity);
@@ -144,8 +148,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
         apply_mask(mask, s, q0 + warp_row, j * T::kBc);
         online_softmax<kChains<T>>(s, m, l, alpha, scale);
         fence_registers(s);
-        // These weights' V is waited for here, between the softmax and the wait for the last P V: without a loop between the two
-        // ptxas moves that wait above the softmax, and nothing overlaps.
+        // These weights' V is waited for here, between the softmax and the wait for the last P V: without a loop
+        // between the two ptxas moves that wait above the softmax, and nothing overlaps.
         sram.v_full[v_ring.stage].wait(v_ring.parity);
         if (Overlap) {
           wait_products<0>();  // P V of the tile before
@@ -193,9 +197,11 @@ inline void forward(const Problem& p, const Tensors& t) {
     const auto launch_with = [&](auto persistent, int64_t blocks, unsigned* taken) {
       constexpr bool P = decltype(persistent)::value;
       constexpr bool Turns = kPingpong<T>;
-      const auto kernel = pingpong ? (overlap ? attention<T, P, Turns, true> : attention<T, P, Turns, false>) : (overlap ? attention<T, P, false, true> : attention<T, P, false, false>);
-      launch("attention", kernel, blocks, T::kThreads, sizeof(Sram<T, P>), Mask{p.seqlen_q, p.seqlen_k, p.causal}, order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o,
-             row_scalars(p, Target{t.lse, "LSE"}), taken);
+      const auto kernel = pingpong ? (overlap ? attention<T, P, Turns, true> : attention<T, P, Turns, false>)
+                                   : (overlap ? attention<T, P, false, true> : attention<T, P, false, false>);
+      launch("attention", kernel, blocks, T::kThreads, sizeof(Sram<T, P>), Mask{p.seqlen_q, p.seqlen_k, p.causal},
+             order_of(p, T::kBr), p.softmax_scale, maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.lse, "LSE"}),
+             taken);
     };
     if (p.leaves_out("persistent")) return launch_with(std::false_type{}, query_tiles, nullptr);
     auto* taken = static_cast<unsigned*>(t.scratch("tile counter"));
@@ -214,10 +220,16 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 }
 
 inline Step step() {
-  return {.id = "step08", .title = "Hopper, specialised warps", .idea = "a producer loads, consumers compute, and each one's softmax runs under products",
-          .chapter = "docs/08-hopper-specialised-warps.md", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
-          .default_dtype = Dtype::fp16, .refusal = only_on_hopper,
-          .techniques = {{"pingpong", "at head_dim 128 too, the warpgroups start their products in any order, not in turns"},
+  return {.id = "step08",
+          .title = "Hopper, specialised warps",
+          .idea = "a producer loads, consumers compute, and each one's softmax runs under products",
+          .chapter = "docs/08-hopper-specialised-warps.md",
+          .tiles = tiles,
+          .largest_head_dim = kAnyHeadDim,
+          .default_dtype = Dtype::fp16,
+          .refusal = only_on_hopper,
+          .techniques = {{"pingpong",
+                          "at head_dim 128 too, the warpgroups start their products in any order, not in turns"},
                          {"overlap", "a warpgroup waits for its product P V before its next softmax"},
                          {"persistent", "a block per query tile"}},
           .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};

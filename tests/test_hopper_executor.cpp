@@ -77,7 +77,7 @@ __global__ void pipeline(int tiles, const __grid_constant__ TensorMap A, const _
     if (lane == 0) sram.empty[ring.stage].arrive();
   }
   if (bug != Bug::no_named_sync) named_sync(1 + me, bug == Bug::wrong_named_count && lane == 3 ? 256 : 128);
-  for (int n = 0; n < kKeys / 2; n += 2) *reinterpret_cast<uint32_t*>(sram.a.write(warp_row + sum_row(lane, n), sum_col(lane, n), 2)) = pack_pair<half>(c[n], c[n + 1]);
+  for (int n = 0; n < kKeys / 2; n += 2) *reinterpret_cast<uint32_t*>(sram.a.write(warp_row + sum_row(lane, n), sum_col(lane, n), 2)) = pack<half>(c[n], c[n + 1]);
   if (bug != Bug::no_store_fence) stores_visible_to_engines();
   if (bug != Bug::no_syncwarp) __syncwarp();
   if (lane == 0) {

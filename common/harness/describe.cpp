@@ -100,7 +100,7 @@ std::string describe(const Step& step) {
   json["baseline"] = step.methods.empty() ? "" : baseline(step, passes[true]);
   json["before"] = step_before(step);
   json["techniques"] = Json::array();
-  for (const Technique& technique : step.techniques) json["techniques"].push_back({{"name", technique.name}, {"without", technique.without}});
+  for (const Technique& technique : step.techniques) json["techniques"].push_back({{"name", technique.name}, {"without", technique.without}, {"option", technique.option()}});
   return json.dump(2) + "\n";
 }
 

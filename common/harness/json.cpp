@@ -298,6 +298,7 @@ Json swept_tile(const SweptTile& swept) {
   put_number(entry, "verified", swept.verified(), m.not_run.empty() && !r.planned_only ? "not checked (--check none)" : nothing_ran);
   entry["verdict"] = m.not_run.empty() ? r.verdict : "not run";
   entry["exactness"] = exactness(m.checks);
+  if (m.spread) entry["spread"] = *m.spread;
   entry["failures"] = r.failures;
   return entry;
 }
@@ -372,6 +373,7 @@ std::string json_text(const RunResult& r) {
     Json entry = {{"name", method.name}, {"backward", method.backward}, {"ran", method.not_run.empty() && !r.planned_only}};
     if (!method.not_run.empty()) entry["not_run_reason"] = method.not_run;
     entry["exactness"] = exactness(method.checks);
+    if (method.spread) entry["spread"] = *method.spread;  // of what blocks add up in any order, between runs: relative L2
     put_measurements(entry, r, method);
     json["methods"].push_back(entry);
   }

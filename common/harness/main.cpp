@@ -1,6 +1,7 @@
 // main() of every step: options, one run, report. Exit codes: 0 ok, 1 check failed, 2 bad arguments, 3 this step cannot serve
 // this device or shape, 4 CUDA error or out of memory; one line on stderr says what and what to do.
 #include "common/base/error.h"
+#include "common/base/files.h"
 #include "common/harness/json.h"
 #include "common/harness/program.h"
 #include "common/harness/report.h"
@@ -27,6 +28,7 @@ void run_main(int argc, char** argv) {
     Progress progress;
     return run_step(*options, step, chosen, progress);
   }();
+  if (!result.film.empty()) write_whole(options->film, result.film);
   finish(*options, report_text(result), [&] { return json_text(result); }, result.failures);
   if (!result.not_saved.empty()) throw BadArguments(result.not_saved);
 }

@@ -133,8 +133,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal");
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
   std::map<std::string, bool> left_out;
-  for (const Technique& technique : step.techniques) flag("--no-" + technique.name, left_out[technique.name], "Without " + technique.name + ": " + technique.without);
+  for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output");
+  value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event");
   bool described = false;
   flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)");
@@ -204,8 +205,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   text("--load", options.load_dir);
   text("--save", options.save_dir);
   text("--json", options.json);
+  text("--film", options.film);
   if (options.sweep_tiles)
-    for (const char* one_tile : {"--tile", "--trace-row", "--save"})
+    for (const char* one_tile : {"--tile", "--trace-row", "--save", "--film"})
       if (given(one_tile)) throw BadArguments(fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
   using RaceCheck = ExecutorOptions::RaceCheck;
   if (given("--race-check"))

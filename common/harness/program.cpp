@@ -32,8 +32,12 @@ const Step& step_for(DeviceKind device, const char* id) {
 std::optional<Options> read_options(int argc, char** argv, const Step& step) {
   std::string help;
   std::optional<Options> options = parse_options(argc, argv, step, help);
-  if (!options) std::fputs(help.c_str(), stdout);
-  else if (!options->json.empty() && options->json != "-") refuse_unwritable(options->json, "--json");
+  if (!options) {
+    std::fputs(help.c_str(), stdout);
+    return options;
+  }
+  if (!options->json.empty() && options->json != "-") refuse_unwritable(options->json, "--json");
+  if (!options->film.empty()) refuse_unwritable(options->film, "--film");
   return options;
 }
 

@@ -255,8 +255,9 @@ std::string report_text(const RunResult& r) {
   if (r.planned_only)
     text += fmt::format("plan      nothing ran; the run needs {} bytes of this device's memory, {} are free{}\n", r.needed_bytes, r.free_bytes,
                         r.needed_bytes > r.free_bytes ? ": it does not fit" : "");
-  if (r.thread_orders.size() > 1) text += fmt::format("executor  {} thread orders, equal to the bit; race check: {}\n", r.thread_orders.size(),
+  if (r.thread_orders.size() > 1) text += fmt::format("executor  {} thread orders, equal to the bit{}; race check: {}\n", r.thread_orders.size(), last.spread ? " but dq" : "",
                                                      r.options.race_check == ExecutorOptions::RaceCheck::all ? "all blocks" : r.options.race_check == ExecutorOptions::RaceCheck::ends ? "first and last block of each launch" : "none");
+  if (last.spread) text += fmt::format("spread    dq differs from run to run by {:.1e} (relative L2): blocks add it up in any order; --deterministic fixes that\n", *last.spread);
   if (std::any_of(last.launches.begin(), last.launches.end(), [](const LaunchRecord& launch) { return launch.printed; }) && r.thread_orders.size() > 1)
     text += fmt::format("printf    above: of the first of {} thread orders alone, threads in index order; --thread-order n shows another\n", r.thread_orders.size());
   for (const std::string& failure : r.failures) text += fmt::format("FAIL      {}\n", failure);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device/cpu/film.h"
 #include "common/device/device_api.h"
 #include "common/harness/check.h"
 #include "common/harness/options.h"
@@ -26,7 +27,9 @@ struct MethodResult {
   std::vector<LaunchRecord> launches;   // what was timed or counted, in the same order; empty for a plan
   std::vector<Scratch> scratch;         // LSE and the method's own: what it takes beyond q, k, v, o and gradients
   std::vector<CheckResult> checks;      // empty with --check none
+  std::optional<double> spread;         // of the output that blocks add up in any order, between runs: relative L2
   std::optional<TimeStats> time;
+  std::vector<executor::FilmedLaunch> film;  // --film
   std::optional<MeasuredTraffic> measured;  // empty: not asked for, or nothing ran
   int64_t useful_flops = 0;
 
@@ -67,6 +70,7 @@ struct RunResult {
   std::vector<std::string> failures;     // one line each; empty: all is well
   bool outputs_wrong = false, counts_wrong = false;  // what they are about: outputs, or counted bytes and FLOPs
   std::string trace;                     // --trace-row's text
+  std::string film;                      // --film's page
   std::vector<std::string> saved;        // files that --save wrote
   std::string not_saved;                 // why it could not ("" = it could, or was not asked to)
 };

@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/half.h"
 #include "common/harness/device_run.h"
+#include "common/harness/film.h"
 #include "common/harness/inputs.h"
 #include "common/harness/memory.h"
 #include "common/base/npy.h"
@@ -46,6 +48,13 @@ std::vector<std::string> count_differences(const std::vector<KernelCost>& expect
       lines.push_back(fmt::format("{}: counted {} FLOPs, expected {}", launch.kernel, launch.counted_flops, formula.executed_flops));
   }
   return lines;
+}
+
+/// ||b - a|| / ||a||, 0 where both are 0.
+double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (size_t n = 0; n < a.size(); ++n) difference += std::pow(double{b[n]} - a[n], 2), norm += std::pow(double{a[n]}, 2);
+  return difference == 0 ? 0 : std::sqrt(difference / norm);
 }
 
 /// What a kernel's run takes time for, in numbers that add up.
@@ -152,15 +161,23 @@ class Run {
     return ms / 1000 * work_of(expected) / work_of(cost);
   }
 
-  /// A failure line when the device's outputs are not, bit for bit, those of the first run.
-  void compare_with_first(const Method& method, const std::vector<Output>& first, const std::string& which) {
+  /// A failure line when the device's outputs are not, bit for bit, those of the first run; of one that is summed in any order, when it
+  /// differs by more than its rounding.
+  void compare_with_first(const Method& method, MethodResult& into, const std::vector<Output>& first, const std::string& which) {
     const std::vector<Output> now = on_device_.outputs(method);
     for (size_t n = 0; n < now.size(); ++n) {
       const std::vector<float>&a = first[n].values, &b = now[n].values;
+      const std::string name = now[n].tensor->file;
+      if (!method.repeats(name, problem_)) {
+        const double spread = relative_distance(a, b);
+        if (!(spread <= unit_roundoff(problem_.dtype))) fail_outputs(fmt::format("{}: {} in {} is {:.1e} away from the first run's, more than its rounding", method.name, name, which, spread));
+        into.spread = std::max(into.spread.value_or(0), spread);
+        continue;
+      }
       if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) continue;
       size_t at = 0;
       while (std::memcmp(&a[at], &b[at], sizeof(float)) == 0) ++at;
-      fail_outputs(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)", method.name, now[n].tensor->file, which, at, a[at], b[at]));
+      fail_outputs(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)", method.name, name, which, at, a[at], b[at]));
     }
   }
 
@@ -224,9 +241,9 @@ class Run {
     into.time = measure(device_, work, options_.repeat, [&] { if (options_.repeat) on_device_.poison_outputs(method); },
                         [&] {
                           ++run;
-                          if (options_.repeat) compare_with_first(method, first, fmt::format("run {}", run));
+                          if (options_.repeat) compare_with_first(method, into, first, fmt::format("run {}", run));
                         });
-    compare_with_first(method, first, "the last timed run");
+    compare_with_first(method, into, first, "the last timed run");
 
     into.launches = record_launches(device_, work, *into.time);
   }
@@ -261,16 +278,29 @@ class Run {
         into.time = summarize({ms}, true);
         into.launches = std::move(launches);
       } else {
-        compare_with_first(method, first, fmt::format("thread order {}", orders[n]));
+        compare_with_first(method, into, first, fmt::format("thread order {}", orders[n]));
       }
     }
     result_.thread_orders = orders;
+    if (!options_.film.empty()) film(method, into);
     if (!options_.repeat) return;
     executor.thread_order = orders.front();
     executor.race_check = ExecutorOptions::RaceCheck::none;
     int run = 1;
     into.time = measure(device_, work, options_.repeat, [&] { on_device_.prepare(method); },
-                        [&] { compare_with_first(method, first, fmt::format("run {}", ++run)); });
+                        [&] { compare_with_first(method, into, first, fmt::format("run {}", ++run)); });
+  }
+
+  /// One more run, in index order, of which the film is made.
+  void film(const Method& method, MethodResult& into) {
+    constexpr int64_t kFilmedBlocks = 64;  // of a launch
+    executor_options().thread_order = 0;
+    executor_options().race_check = ExecutorOptions::RaceCheck::none;
+    progress_.stage(fmt::format("{} {}: filming", step_.id, method.name));
+    on_device_.prepare(method);
+    executor::start_film(kFilmedBlocks);
+    method.run(problem_, on_device_.tensors());
+    into.film = executor::stop_film();
   }
 
   const Options& options_;
@@ -384,6 +414,7 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   const Problem& problem = result.problem;
   const std::vector<Scratch> scratch = fit_memory(step_, device, has_backward(), result);
   if (options.plan) return result;
+  if (!options.film.empty() && device.kind() != DeviceKind::cpu) throw BadArguments("--film shows what the CPU executor sees: add --device cpu");
 
   if (!options.save_dir.empty()) refuse_unwritable_outputs(options.save_dir, has_backward());
   if (!has_inputs_) {
@@ -412,10 +443,12 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   } else if (result.outputs_wrong) {
     result.verdict = "FAIL";
   }
-  if (options.trace_row) {
-    const auto lse = std::find_if(run.outputs().begin(), run.outputs().end(), [](const Output& output) { return output.tensor == find_tensor("LSE"); });
-    result.trace = trace_row(problem, data_.inputs.spans(), *options.trace_row, lse->values[static_cast<size_t>(*options.trace_row)]);
-  }
+  const auto values = [&](const char* tensor) -> const std::vector<float>& {
+    return std::find_if(run.outputs().begin(), run.outputs().end(), [&](const Output& output) { return output.tensor == find_tensor(tensor); })->values;
+  };
+  const int64_t row = options.trace_row.value_or(problem.seqlen_q / 2);
+  if (options.trace_row) result.trace = trace_row(problem, data_.inputs.spans(), row, values("LSE")[static_cast<size_t>(row)]);
+  if (!options.film.empty()) result.film = film_page(result, data_.inputs.spans(), row, values("O"), values("LSE")[static_cast<size_t>(row)]);
   if (!options.save_dir.empty() && result.failures.empty()) save_outputs(options.save_dir, run.outputs(), result);
   return result;
 }

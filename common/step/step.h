@@ -41,6 +41,17 @@ struct Tensors {
   std::function<void*(const std::string& name)> scratch;  // the buffer of that Scratch::name
 };
 
+/// Something that a step does and can do without, so that its worth is seen: --no-<name> leaves it out.
+struct Technique {
+  std::string name;
+  std::string without;  // what happens then, for --help-all
+  std::string flag;     // "": --no-<name>
+  std::string option() const { return flag.empty() ? "--no-" + name : flag; }
+};
+
+/// The technique of a method whose blocks add up an output together, in any order.
+inline Technique any_order() { return {"any order", "blocks add in a fixed order, and every run gives the same bits", "--deterministic"}; }
+
 /// One way to compute one pass. step01 to step04 have one ("forward"); step05 has "forward", "standard backward" and
 /// "recompute backward".
 struct Method {
@@ -50,6 +61,9 @@ struct Method {
   std::function<std::vector<KernelCost>(const Problem&)> cost;          // one entry per launch of `run`, in launch order
   std::function<void(const Problem&, const Tensors&)> prepare;          // may be empty; untimed and uncounted: what the forward pass would have saved (the standard backward's P)
   std::function<void(const Problem&, const Tensors&)> run;              // enqueues the launches; throws Unsupported or DeviceFailure
+  std::string any_order;  // "dq": the output that blocks add up in any order (a technique, above), so that its last bits differ from run to run
+
+  bool repeats(const std::string& output, const Problem& p) const { return output != any_order || p.leaves_out(attention::any_order().name); }
 };
 
 struct TileChoice {
@@ -57,12 +71,6 @@ struct TileChoice {
   int64_t sram_bytes = 0;  // the most that any of the step's kernels asks for with this tile
   int threads = 0;         // of a block
   int left_out = 0;        // how many more tiles for this problem there are that this program does not hold (make stepNN-tiles)
-};
-
-/// Something that a step does and can do without, so that its worth is seen: --no-<name> leaves it out.
-struct Technique {
-  std::string name;
-  std::string without;  // what happens then, for --help-all
 };
 
 constexpr int kAnyHeadDim = std::numeric_limits<int>::max();

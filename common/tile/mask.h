@@ -25,13 +25,14 @@ struct Order {
   static __device__ __forceinline__ Order of_grid(int64_t tiles, int together = 1) {
     return {static_cast<int>(tiles), static_cast<int>(gridDim.x / static_cast<unsigned>(tiles)), together};
   }
-  /// Tile `number` of `rows` keys each: the first keys are seen by the most queries and go first.
-  __device__ __forceinline__ Place keys(int number, int rows) const {
+  /// Where tile `number` is, of `rows` rows each, first rows first: so go keys, of which the first are seen by the most
+  /// queries, and queries that all see as many keys.
+  __device__ __forceinline__ Place ascending(int number, int rows) const {
     const auto [head, tile] = head_and_tile(number);
     return {head, tile * rows};
   }
-  /// Tile `number` of `rows` queries each: the last queries see the most keys and go first.
-  __device__ __forceinline__ Place queries(int number, int rows) const {
+  /// The same, last rows first: so go queries, of which the last see the most keys.
+  __device__ __forceinline__ Place descending(int number, int rows) const {
     const auto [head, tile] = head_and_tile(number);
     return {head, (tiles - 1 - tile) * rows};
   }
@@ -99,10 +100,10 @@ struct Mask {
   /// The place of this block in a grid with a block for every tile of `rows` queries (keys) of every head.
   __device__ __forceinline__ Place place_of_block(int rows) const {
     return Order::of_grid(ceil_div(seqlen_q, rows), causal ? Order::kTogetherIfCausal : 1)
-        .queries(static_cast<int>(blockIdx.x), rows);
+        .descending(static_cast<int>(blockIdx.x), rows);
   }
   __device__ __forceinline__ Place place_of_keys(int rows) const {
-    return Order::of_grid(ceil_div(seqlen_k, rows)).keys(static_cast<int>(blockIdx.x), rows);
+    return Order::of_grid(ceil_div(seqlen_k, rows)).ascending(static_cast<int>(blockIdx.x), rows);
   }
 };
 

@@ -186,5 +186,22 @@ __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragm
   }
 }
 
+/// out += A^T B: row i of `out` belongs to column i of A, its columns to those of B from col0 on. The sum runs down the rows of A and B.
+template <int Rows, int Cols, class E, int Keys, int ACols, int BCols>
+__device__ ATTN_PRODUCT void multiply_atb(Fragment<Rows, Cols, 4, 2>& out, const SramTile<E, Keys, ACols>& a, const SramTile<E, Keys, BCols>& b, int col0) {
+  const int lane = threadIdx.x % 32, row0 = out.row0 - lane / 4;
+  if (lane == 0) count_flops(2LL * Rows * Cols * Keys / BCols);
+  ATTN_UNROLL for (int key = 0; key < Keys; key += 16) {
+    uint32_t x[Rows / 16][4];
+    ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m)
+      load_matrices<true>(x[m], a.read(key + lane % 8 + lane / 16 * 8, row0 + 16 * m + lane / 8 % 2 * 8, 8));
+    ATTN_UNROLL for (int n = 0; n < Cols / 8; n += 2) {
+      uint32_t y[4];
+      load_matrices<true>(y, b.read(key + lane % 16, col0 + 8 * n + lane / 16 * 8, 8));
+      multiply_add_blocks<E>(out, x, n, y);
+    }
+  }
+}
+
 }  // namespace ATTN_DEVICE
 }  // namespace attention

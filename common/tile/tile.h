@@ -143,6 +143,14 @@ __device__ __forceinline__ void load_tile_async(SramTile<E, Rows, Cols>& to, Glo
   ATTN_UNROLL for (int r = 0; r < Rows; r += kStep) copy_async(to.write(row + r, col, kVector), from.rows_from(int64_t{row0} + row), r < rows, r, col);
 }
 
+/// The same for Cols neighbours of a tensor that has one row, from col0 on: a row's own numbers, LSE and delta. All of them are there.
+template <class E, int Cols>
+__device__ __forceinline__ void load_row_async(SramTile<E, 1, Cols>& to, Global<const E> from, int64_t col0) {
+  constexpr int kVector = Global<const E>::kVector;
+  const int col = threadIdx.x * kVector;
+  if (col < Cols) copy_async(to.write(0, col, kVector), from, true, 0, col0 + col);
+}
+
 /// Registers -> HBM: the part of the fragment that lies inside of `to`, whose element (row0, col0) is the tile's first.
 template <class E, int Rows, int Cols, int Lanes, int Run>
 __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0, int64_t col0 = 0) {
@@ -160,6 +168,24 @@ __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Co
       }
     }
   }
+}
+
+/// The same for sums to which other blocks add too: fp32, each row a whole number of pairs.
+template <int Rows, int Cols, int Lanes>
+__device__ __forceinline__ void add_tile(Global<float> to, const Fragment<Rows, Cols, Lanes, 2>& from, int64_t row0, int64_t col0) {
+  ATTN_UNROLL for (int i = 0; i < from.kRows; ++i)
+    ATTN_UNROLL for (int j = 0; j < from.kCols; j += 2) {
+      const int64_t row = row0 + from.row(i), col = col0 + from.col(j);
+      if (row < to.rows && col < to.cols) to.template add_run<2>(row, col, &from.value[i][j]);
+    }
+}
+
+/// Registers -> SRAM, in the tile's 16-bit type. The warp's rows alone.
+template <class E, int TileRows, int Rows, int Cols, int Lanes>
+__device__ __forceinline__ void store_tile(SramTile<E, TileRows, Cols>& to, const Fragment<Rows, Cols, Lanes, 2>& from) {
+  ATTN_UNROLL for (int i = 0; i < from.kRows; ++i)
+    ATTN_UNROLL for (int j = 0; j < from.kCols; j += 2)
+      *reinterpret_cast<uint32_t*>(to.write(from.row(i), from.col(j), 2)) = pack<E>(from(i, j), from(i, j + 1));
 }
 
 }  // namespace ATTN_DEVICE

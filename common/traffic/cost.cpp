@@ -23,10 +23,10 @@ TensorBytes& entry(std::vector<TensorBytes>& bytes, const std::string& tensor) {
   return bytes.emplace_back(TensorBytes{tensor, 0, 0});
 }
 
-/// The statistics of a row stay in fp32 whatever the dtype of the tensors is.
+/// The statistics of a row stay in fp32 whatever the dtype of the tensors is, and so does what a step keeps of its own, partial sums.
 int64_t element_bytes(const Problem& p, const std::string& tensor) {
   const TensorInfo* known = find_tensor(tensor);
-  return bytes_per_element(known ? known->dtype(p) : p.dtype);
+  return bytes_per_element(known ? known->dtype(p) : Dtype::fp32);
 }
 }  // namespace
 

@@ -1,5 +1,6 @@
 """python3 make_exercise.py exerciseNN [out]: makes docs/exercises/exerciseNN_*.cu, unless it is there, or `out`: the step NN with the holes of
 exercises.txt. Where an edit of the step has taken the place of a hole away, says so in one line (exit 1)."""
+
 import pathlib
 import re
 import sys
@@ -35,7 +36,11 @@ def with_holes(text, holes, file):
         begin, end = text.rfind("\n", 0, begin) + 1, text.find("\n", end) + 1
         indent = re.match(" *", text[begin:])[0]
         lines = textwrap.wrap(f"TODO {n} of {len(holes)}: {says}", 116 - len(indent))
-        todo = [f"{indent}// {line}" for line in lines] + [indent + filler] * bool(filler) + [f"{indent}// end of TODO {n}"]
+        todo = (
+            [f"{indent}// {line}" for line in lines]
+            + [indent + filler] * bool(filler)
+            + [f"{indent}// end of TODO {n}"]
+        )
         text = text[:begin] + "\n".join(todo) + "\n" + text[end:]
     return text
 
@@ -51,15 +56,36 @@ def exercise(name):
         text = with_holes(sources[0].read_text(encoding="utf-8"), holes, sources[0].relative_to(REPOSITORY))
     except edit.Gone as gone:
         sys.exit(f"{name}: {gone}")
-    opening = "\n".join(f"// {line}".rstrip() for line in (f"{name}  docs/exercises/README.md", "", f"{idea}: fill in the TODOs.", "", f"  make {name} && ./{name}"))
+    opening = "\n".join(
+        f"// {line}".rstrip()
+        for line in (
+            f"{name}  docs/exercises/README.md",
+            "",
+            f"{idea}: fill in the TODOs.",
+            "",
+            f"  make {name} && ./{name}",
+        )
+    )
     text = opening + "\n" + re.sub(r"\A(?://[^\n]*\n)+", "", text)
     text = re.sub(r'#include "(step\d)', r'#include "steps/\1', text)
     text = text.replace(f"namespace attention::ATTN_DEVICE::{step}", f"namespace attention::ATTN_DEVICE::{name}")
     if f'#include "steps/{step}_' in text:  # a header of the step's own
-        text = re.sub(rf"(namespace attention::ATTN_DEVICE::{name} {{\n)", rf"\1\nusing namespace {step};  // what the step's header has in it\n", text, count=1)
-    for pattern, new in ((r'\.id = "[^"]*"', f'.id = "{name}"'), (r'\.idea = "[^"]*"', f'.idea = "{idea}"'), (r'\.chapter = "[^"]*"', '.chapter = "docs/exercises/README.md"'),
-                         (r"\.largest_head_dim = \d+", ".largest_head_dim = 64"),
-                         (r"\.methods = ", f'.if_wrong = "fill in the TODOs of docs/exercises/{file}; docs/exercises/README.md says what each one asks for",\n          .methods = ')):
+        text = re.sub(
+            rf"(namespace attention::ATTN_DEVICE::{name} {{\n)",
+            rf"\1\nusing namespace {step};  // what the step's header has in it\n",
+            text,
+            count=1,
+        )
+    for pattern, new in (
+        (r'\.id = "[^"]*"', f'.id = "{name}"'),
+        (r'\.idea = "[^"]*"', f'.idea = "{idea}"'),
+        (r'\.chapter = "[^"]*"', '.chapter = "docs/exercises/README.md"'),
+        (r"\.largest_head_dim = \d+", ".largest_head_dim = 64"),
+        (
+            r"\.methods = ",
+            f'.if_wrong = "fill in the TODOs of docs/exercises/{file}; docs/exercises/README.md says what each one asks for",\n          .methods = ',
+        ),
+    ):
         text = re.sub(pattern, lambda _: new, text, count=1)
     return file, text
 

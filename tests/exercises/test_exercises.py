@@ -1,5 +1,6 @@
 """The exercises fail as they are made and survive an edit of their step; the bug hunts show what their page says; the playground compares;
 `make diffNN` shows the change."""
+
 import difflib
 import os
 import pathlib
@@ -36,7 +37,9 @@ class Exercises(unittest.TestCase):
     def test_what_its_reader_wrote_stays(self):
         with tempfile.TemporaryDirectory() as folder:
             for part in ("steps", "cmake", "docs/exercises"):
-                shutil.copytree(REPOSITORY / part, pathlib.Path(folder) / part, ignore=shutil.ignore_patterns("exercise0*.cu"))
+                shutil.copytree(
+                    REPOSITORY / part, pathlib.Path(folder) / part, ignore=shutil.ignore_patterns("exercise0*.cu")
+                )
             make = pathlib.Path(folder) / "docs/exercises/make_exercise.py"
             made = make.with_name("exercise04_online_softmax.cu")
             for text in (None, "mine"):
@@ -46,8 +49,11 @@ class Exercises(unittest.TestCase):
                 self.assertEqual(made.read_text() == "mine", text == "mine")
 
             step = next(pathlib.Path(folder).glob("steps/step04_*"))
-            for old, new, problem in (("m_new", "largest", ""), ("float sum = 0;", "float sum =\n 0;  // split", ""),
-                                      ("row_max<Scores>(m_new);", "", "steps/step04_online_softmax.cu has `ATTN_UNROLL")):
+            for old, new, problem in (
+                ("m_new", "largest", ""),
+                ("float sum = 0;", "float sum =\n 0;  // split", ""),
+                ("row_max<Scores>(m_new);", "", "steps/step04_online_softmax.cu has `ATTN_UNROLL"),
+            ):
                 with self.subTest(old=old):
                     text = step.read_text()
                     step.write_text(text.replace(old, new))
@@ -91,7 +97,9 @@ class BugHunts(unittest.TestCase):
 
     def test_the_page_shows_what_comes_out(self):
         for hunt, text in self.sections.items():
-            runs = re.findall(rf"^    (?:make {hunt} && )?\./{hunt}([^\n]*)\n\n```\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+            runs = re.findall(
+                rf"^    (?:make {hunt} && )?\./{hunt}([^\n]*)\n\n```\n(.*?)```", text, re.DOTALL | re.MULTILINE
+            )
             self.assertTrue(runs, hunt)
             codes = []
             for flags, shown in runs:
@@ -100,7 +108,10 @@ class BugHunts(unittest.TestCase):
                     codes.append(ran.returncode)
                     came_out = ran.stdout.splitlines() + ran.stderr.splitlines()
                     for line in shown.splitlines():
-                        self.assertTrue(any(same_shown(line, other) for other in came_out), f"the page shows\n{line}\nbut this came out:\n" + "\n".join(came_out))
+                        self.assertTrue(
+                            any(same_shown(line, other) for other in came_out),
+                            f"the page shows\n{line}\nbut this came out:\n" + "\n".join(came_out),
+                        )
             self.assertEqual(codes[-1], 1, f"{hunt}: the last run on its page must end with 1")
 
     def test_without_its_mistake_each_passes_what_the_hunt_does_not(self):
@@ -116,7 +127,11 @@ class BugHunts(unittest.TestCase):
             step = re.search(r"step\d\d", text)[0]
             right = next((REPOSITORY / "steps").glob(f"{step}_*.cu"))
             wrong = BUILD / "variants" / hunt / "steps" / right.name
-            difference = [line for line in difflib.ndiff(wrong.read_text().splitlines(), right.read_text().splitlines()) if line[0] in "+-"]
+            difference = [
+                line
+                for line in difflib.ndiff(wrong.read_text().splitlines(), right.read_text().splitlines())
+                if line[0] in "+-"
+            ]
             answer = re.search(r"<details><summary>The answer</summary>\n\n```diff\n(.*?)```", text, re.DOTALL)
             with self.subTest(hunt=hunt):
                 self.assertEqual([line[0] + line[2:] for line in difference], answer[1].splitlines())
@@ -133,8 +148,13 @@ class Playground(unittest.TestCase):
         self.assertIn(shown, ran.stdout)
 
     def test_edges_and_types(self):
-        for flags in ("--causal --seqlen-q 96 --seqlen-k 64 --head-dim 40", "--dtype fp16 --seqlen 70", "--dtype bf16 --seqlen 70 --causal", "--init abs --seqlen-q 4 --seqlen-k 4096",
-                      "--seqlen 1 --init const:133120"):
+        for flags in (
+            "--causal --seqlen-q 96 --seqlen-k 64 --head-dim 40",
+            "--dtype fp16 --seqlen 70",
+            "--dtype bf16 --seqlen 70 --causal",
+            "--init abs --seqlen-q 4 --seqlen-k 4096",
+            "--seqlen 1 --init const:133120",
+        ):
             with self.subTest(flags=flags):
                 ran = self.play(*flags.split(), "--heads", "1", "--race-check", "all")
                 self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
@@ -148,6 +168,7 @@ class Playground(unittest.TestCase):
 
     def test_json_is_the_reader_s_kernel_alone(self):
         import json
+
         ran = self.play("--seqlen", "32", "--json", "-")
         self.assertEqual(json.loads(ran.stdout)["step"], "playground")
         self.assertIn("compared", ran.stderr)
@@ -165,14 +186,20 @@ class Diffs(unittest.TestCase):
         return [line for line in text.splitlines() if line[:1] in "+-"]
 
     def test_each_step_against_the_one_before(self):
-        added = {"diff02": "m = row_max(m, sram.max);", "diff03": "multiply_ab(o, s, sram.p, sram.v);", "diff04": "const float alpha = exp2_or_zero(scale * (m[i] - base));",
-                 "diff05": "delta_of_rows("}
+        added = {
+            "diff02": "m = row_max(m, sram.max);",
+            "diff03": "multiply_ab(o, s, sram.p, sram.v);",
+            "diff04": "const float alpha = exp2_or_zero(scale * (m[i] - base));",
+            "diff05": "delta_of_rows(",
+        }
         for target, line in added.items():
             with self.subTest(target=target):
                 ran = run("make", target, cwd=REPOSITORY)
                 self.assertEqual(ran.returncode, 0, ran.stderr)
                 self.assertNotIn("\033", ran.stdout)  # a pipe is no terminal
-                self.assertTrue(any(change[0] == "+" and line in change for change in self.changed(ran.stdout)), ran.stdout)
+                self.assertTrue(
+                    any(change[0] == "+" and line in change for change in self.changed(ran.stdout)), ran.stdout
+                )
                 self.assertIn(f"step{int(target[-2:]) - 1:02d}_", ran.stdout.splitlines()[0])
 
     def test_outside_of_a_git_repository_and_without_git(self):
@@ -191,7 +218,9 @@ class Diffs(unittest.TestCase):
     @unittest.skipUnless(shutil.which("git"), "no git, no colour")
     def test_in_colour_on_a_terminal(self):
         ours, theirs = pty.openpty()
-        process = subprocess.Popen(["make", "diff04"], cwd=REPOSITORY, stdout=theirs, env={**os.environ, "TERM": "xterm"})
+        process = subprocess.Popen(
+            ["make", "diff04"], cwd=REPOSITORY, stdout=theirs, env={**os.environ, "TERM": "xterm"}
+        )
         os.close(theirs)
         shown = b""
         try:

@@ -1,6 +1,7 @@
 """python3 barriers.py folder: every barrier of steps/ and common/tile/ is needed, and what Hopper's are told is needed as it is. Leaves out
 one after the other (the executor's ATTN_LEAVE_OUT_BARRIER), makes each count, parity and number of bytes one off (ATTN_OFF_BY_ONE), and
 demands, of every program of the folder that comes to it, that one of the runs below ends with exit 1."""
+
 import json
 import os
 import pathlib
@@ -19,15 +20,25 @@ COUNTED = re.compile(r"^[^/]*?(?:\.(?:init|wait|arrive_and_expect)|\bnamed_(?:sy
 WAIT_FOR_PRODUCTS = re.compile(r"^[^/]*?\bwait_products<\d>\(")
 # What may go without a result that is wrong, and why.
 HARMLESS = {
-    ("step07_hopper_twin_blocks.cu", "__syncwarp();"): "behind a leader's branch: on a GPU its warp would be held up, nothing else",
+    (
+        "step07_hopper_twin_blocks.cu",
+        "__syncwarp();",
+    ): "behind a leader's branch: on a GPU its warp would be held up, nothing else",
 }
 # The default; fp32 on tensor cores; several key tiles, and blocks that see none; wide heads. And without each of the step's techniques.
-RUNS = ([], ["--product", "tensor-cores", "--head-dim", "63"], ["--causal", "--seqlen-q", "700", "--seqlen-k", "300"], ["--head-dim", "128"])
+RUNS = (
+    [],
+    ["--product", "tensor-cores", "--head-dim", "63"],
+    ["--causal", "--seqlen-q", "700", "--seqlen-k", "300"],
+    ["--head-dim", "128"],
+)
 
 
 def mistakes():
     """(source, its line, the environment variable, its value) of each."""
-    for source in sorted([*REPOSITORY.glob("steps/*.cu"), *REPOSITORY.glob("steps/*.h"), *REPOSITORY.glob("common/tile/*.h")]):
+    for source in sorted(
+        [*REPOSITORY.glob("steps/*.cu"), *REPOSITORY.glob("steps/*.h"), *REPOSITORY.glob("common/tile/*.h")]
+    ):
         for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), 1):
             place = f"{source.name}:{number}"
             if BARRIER.match(line):
@@ -41,8 +52,14 @@ def mistakes():
 def try_with(program, variable, value, techniques=()):
     """How the program fares with the mistake: "" where it does not come to it, else what it said."""
     survived = ""
-    for flags in (*RUNS, *([f"--no-{technique}"] for technique in techniques)):
-        ran = subprocess.run([program, "--device", "cpu", *flags], capture_output=True, text=True, encoding="utf-8", env={**os.environ, variable: value})
+    for flags in (*RUNS, *([option] for option in techniques)):
+        ran = subprocess.run(
+            [program, "--device", "cpu", *flags],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, variable: value},
+        )
         if f"{value}\n" not in ran.stderr:
             continue
         if ran.returncode == 1:
@@ -54,29 +71,42 @@ def try_with(program, variable, value, techniques=()):
 def main(folder):
     programs = {}
     for program in sorted(pathlib.Path(folder).resolve().glob("step[0-9][0-9]")):
-        described = json.loads(subprocess.run([program, "--describe"], capture_output=True, text=True, check=True).stdout)
+        described = json.loads(
+            subprocess.run([program, "--describe"], capture_output=True, text=True, check=True).stdout
+        )
         if described["devices"]["cpu"]:
-            programs[program.name] = program, [technique["name"] for technique in described["techniques"]]
+            programs[program.name] = program, [technique["option"] for technique in described["techniques"]]
     jobs = [
         (mistake, name)
         for mistake in mistakes()
         for name in programs
-        if mistake[0].parent.name != "steps" or mistake[0].name.startswith(name) or not mistake[0].name.startswith("step")
+        if mistake[0].parent.name != "steps"
+        or mistake[0].name.startswith(name)
+        or not mistake[0].name.startswith("step")
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = list(pool.map(lambda job: try_with(programs[job[1]][0], job[0][2], job[0][3], programs[job[1]][1]), jobs))
+        outcomes = list(
+            pool.map(lambda job: try_with(programs[job[1]][0], job[0][2], job[0][3], programs[job[1]][1]), jobs)
+        )
     reached, survivors, harmless = set(), [], 0
     for ((source, line, variable, value), name), outcome in zip(jobs, outcomes):
-        reason = HARMLESS.get((source.name, line.split("//")[0].strip())) if variable == "ATTN_LEAVE_OUT_BARRIER" else None
+        reason = (
+            HARMLESS.get((source.name, line.split("//")[0].strip())) if variable == "ATTN_LEAVE_OUT_BARRIER" else None
+        )
         if outcome:
             reached.add((variable, value))
-            print(f"{variable}={value} {name}: {outcome}{f' (harmless: {reason})' if reason and outcome == 'SURVIVES' else ''}")
+            print(
+                f"{variable}={value} {name}: {outcome}{f' (harmless: {reason})' if reason and outcome == 'SURVIVES' else ''}"
+            )
         if outcome == "SURVIVES" and not reason:
             survivors.append(f"{variable}={value} ({name})")
         harmless += outcome == "SURVIVES" and reason is not None
     never = [f"{variable}={value}" for _, _, variable, value in mistakes() if (variable, value) not in reached]
     if survivors or never:
-        sys.exit("".join(f"no run notices {mistake}\n" for mistake in survivors) + "".join(f"no run comes to {mistake}\n" for mistake in never))
+        sys.exit(
+            "".join(f"no run notices {mistake}\n" for mistake in survivors)
+            + "".join(f"no run comes to {mistake}\n" for mistake in never)
+        )
     print(f"{len(reached)} mistakes, one at a time: {len(reached) - harmless} noticed, {harmless} harmless")
 
 

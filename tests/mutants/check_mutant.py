@@ -1,5 +1,6 @@
 """python3 check_mutant.py edits name original mutant: fails unless the original passes with the flags of this edit and the mutant exits with
 1 and exactly what stands behind => found wrong. Where the mutant's text has gone from the sources, says so in one line."""
+
 import json
 import pathlib
 import subprocess
@@ -11,7 +12,9 @@ import edit
 
 
 def run(program, flags):
-    return subprocess.run([program, "--device", "cpu", *flags, "--json", "-"], capture_output=True, text=True, encoding="utf-8")
+    return subprocess.run(
+        [program, "--device", "cpu", *flags, "--json", "-"], capture_output=True, text=True, encoding="utf-8"
+    )
 
 
 def found_wrong(ran):
@@ -19,8 +22,11 @@ def found_wrong(ran):
         return ["finding"]
     report = json.loads(ran.stdout)
     failures = "\n".join(report["failures"])
-    return ([check["output"] for check in report["exactness"] if not check["pass"]] + ["bytes"] * ("counted minus expected bytes" in failures) +
-            ["flops"] * ("FLOPs" in failures))
+    return (
+        [check["output"] for check in report["exactness"] if not check["pass"]]
+        + ["bytes"] * ("counted minus expected bytes" in failures)
+        + ["flops"] * ("FLOPs" in failures)
+    )
 
 
 def main(edits, name, original, mutant):

@@ -29,12 +29,6 @@ TensorNames& tensor_names() {
   return all;
 }
 
-std::string tensor_name(int id) {
-  TensorNames& all = tensor_names();
-  const std::lock_guard lock(all.mutex);
-  return all.names[static_cast<size_t>(id)];
-}
-
 // ---- the OS threads --------------------------------------------------------------------------------------------------
 
 /// Waits for grids from the first launch to the end of the program. A thread keeps its Worker, and so its fibers' stacks.
@@ -113,6 +107,8 @@ struct Launches {
   pid_t pool_of = 0;  // the process: a child that was forked has none of its parent's threads, and cannot wait for them
   bool recording = false;
   std::vector<LaunchRecord> records;
+  int64_t films = 0;  // blocks of a launch that are filmed
+  std::vector<FilmedLaunch> filmed;
 
   void leave_parents_pool() {
     if (pool_of != getpid()) static_cast<void>(pool.release());
@@ -157,6 +153,12 @@ int tensor_id(const char* name) {
   if (all.names.size() == kMaxTensors) throw std::length_error("more than " + std::to_string(kMaxTensors) + " names of tensors");
   all.names.push_back(name);
   return static_cast<int>(all.names.size()) - 1;
+}
+
+std::string tensor_name(int id) {
+  TensorNames& all = tensor_names();
+  const std::lock_guard lock(all.mutex);
+  return all.names[static_cast<size_t>(id)];
 }
 
 void report_hbm_access(const HbmAccess& it, SourceLine place) {
@@ -210,6 +212,7 @@ void run_grid(const Grid& grid) {
   run.grid = grid;
   run.options = executor_options();
   run.requested.resize(kMaxTensors);
+  run.films = all.films;
   try {
     all.pool->run(run);
   } catch (const std::bad_alloc&) {
@@ -221,6 +224,10 @@ void run_grid(const Grid& grid) {
   if (!run.findings.empty()) {
     std::sort(run.findings.begin(), run.findings.end(), [](const Finding& a, const Finding& b) { return a.block < b.block; });
     throw KernelFindings(std::move(run.findings));
+  }
+  if (all.films > 0) {
+    std::sort(run.filmed.begin(), run.filmed.end(), [](const FilmedBlock& a, const FilmedBlock& b) { return a.block < b.block; });
+    all.filmed.push_back({grid.kernel, grid.blocks, grid.sram_bytes, grid.threads, by_name(run.requested), std::move(run.filmed)});
   }
   if (!all.recording) return;
   LaunchRecord record;
@@ -250,6 +257,20 @@ std::vector<LaunchRecord> stop_recording() {
   const std::lock_guard lock(all.mutex);
   all.recording = false;
   return std::exchange(all.records, {});
+}
+
+void start_film(int64_t most) {
+  Launches& all = launches();
+  const std::lock_guard lock(all.mutex);
+  all.films = std::max<int64_t>(2, most);
+  all.filmed.clear();
+}
+
+std::vector<FilmedLaunch> stop_film() {
+  Launches& all = launches();
+  const std::lock_guard lock(all.mutex);
+  all.films = 0;
+  return std::exchange(all.filmed, {});
 }
 
 }  // namespace attention::executor

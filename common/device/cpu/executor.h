@@ -55,6 +55,7 @@ struct BlockView {
   unsigned char* sram = nullptr;
   uint64_t sram_bytes = 0;      // what the launch asked for
   uint64_t unwatched_bytes = 0; // accesses within the first so many bytes need no look: sram_bytes, or 0 in a race-checked block
+  bool filmed = false;          // the hooks tell film.h what they see
   int64_t flops = 0;
   std::string (*name_of_byte)(const void* sram, int64_t byte) = nullptr;  // of the layout that the kernel asked for last
   Requested requested[kMaxTensors] = {};  // by tensor_id
@@ -85,6 +86,7 @@ ATTN_THREAD_LOCAL BlockView block_view;
 /// The number under which accesses to the tensor called `name` are counted; the same name always gives the same number.
 /// Throws std::length_error beyond kMaxTensors names.
 int tensor_id(const char* name);
+std::string tensor_name(int id);
 
 // ---- called by running kernel threads --------------------------------------------------------------------------------
 
@@ -92,7 +94,7 @@ int tensor_id(const char* name);
 /// `caller` is an address in the kernel, by which the report can name the lines that an inlined function was called from.
 [[noreturn]] void report(SourceLine place, const std::string& what, const void* caller = nullptr);
 
-/// An access to HBM that leaves its head's rows x cols, is misaligned, or goes to a null tensor. `access` is "load" or "store".
+/// An access to HBM that leaves its head's rows x cols, is misaligned, or goes to a null tensor. `access` is "load", "store" or "add".
 struct HbmAccess {
   const char* access;
   int tensor;
@@ -101,6 +103,14 @@ struct HbmAccess {
   int elements;  // 1 or 4
 };
 [[noreturn]] void report_hbm_access(const HbmAccess& access, SourceLine place);
+
+/// The same for an access that is in order, in a block that is filmed; `head` counts from the tensor's first.
+void film_access(const HbmAccess& access, int64_t head, int64_t rows_above, int bytes);
+void film_product(int64_t flops);
+struct BulkCopy;
+void film_bulk_copy(const BulkCopy& copy, bool load, int64_t bytes);
+/// After a reduction of `lanes` neighbouring lanes: what the running thread now holds in x[0 .. count - 1].
+void film_row_max(int lanes, int count, const float* x);
 
 /// dynamic_sram<Layout>() with a Layout of `bytes` that the launch did not ask for.
 [[noreturn]] void report_layout(int64_t bytes, SourceLine place);
@@ -136,6 +146,7 @@ struct BulkCopy {
   int64_t bytes = 0;  // of SRAM: a box's too
   int tensor = 0;
   bool adds = false;  // to HBM: fp32 numbers are added to those there
+  int head = 0, panel = 0;  // where a box lies, for the film
 };
 /// What wgmma.mma_async m64nNk16 multiplies: the descriptors of A and B (swizzle.h), or A in 4 registers. `across`: the summed dimension
 /// lies across the rows of the tile.

@@ -46,12 +46,17 @@ struct TensorMap {
     if (head < 0 || head >= heads) [[unlikely]]
       executor::report_hbm_access({"head", tensor, data, heads, 1, head, 0, 1}, {file, line});
     constexpr int kPanelBytes = 128;
-    return {data + head * rows * row_bytes + panel * kPanelBytes, rows, row, row_bytes, box_rows, box_panels, int64_t{box_rows} * box_panels * kPanelBytes, tensor};
+    return {data + head * rows * row_bytes + panel * kPanelBytes, rows, row, row_bytes, box_rows, box_panels,
+            int64_t{box_rows} * box_panels * kPanelBytes, tensor, false, head, panel};
   }
 };
 
 __forceinline__ void copy_box(void* to, const TensorMap& from, int row, int head, Barrier& done, ATTN_CALLER) {
   executor::start_bulk_copy(to, from.box(row, 0, head, file, line), &done.state, {file, line});
+}
+template <class E, int Count>
+__forceinline__ void copy_run(E (&to)[Count], Global<const E> from, int64_t col, Barrier& done, ATTN_CALLER) {
+  executor::start_bulk_copy(to, from.run(0, col, Count, file, line), &done.state, {file, line});
 }
 __forceinline__ void copy_box_back(const TensorMap& to, const void* from, int row, int panel, int head, ATTN_CALLER) {
   executor::start_bulk_copy_back(from, to.box(row, panel, head, file, line), {file, line});
@@ -60,8 +65,22 @@ __forceinline__ void commit_copies_back(ATTN_CALLER) { executor::commit_bulk_cop
 __forceinline__ void wait_until_copies_back_have_read(ATTN_CALLER) { executor::wait_bulk_copies_back({file, line}); }
 __forceinline__ void stores_visible_to_engines(ATTN_CALLER) { executor::fence_stores({file, line}); }
 
+struct StoreMatrices {
+  const uint32_t* from;
+  uint16_t* row;
+};
+inline void store_matrices_of_warp(void* const* lanes) {
+  for (int lane = 0; lane < executor::kWarp; ++lane)
+    for (int matrix = 0; matrix < 4; ++matrix)
+      for (int n = 0; n < 2; ++n)
+        static_cast<const StoreMatrices*>(lanes[8 * matrix + lane / 4])->row[lane % 4 * 2 + n] =
+            static_cast<uint16_t>(static_cast<const StoreMatrices*>(lanes[lane])->from[matrix] >> 16 * n);
+}
 template <class E>
-uint32_t pack_pair(float low, float high) { return pack<E>(low, high); }
+void store_matrices(E* row, const uint32_t (&x)[4], ATTN_CALLER) {
+  StoreMatrices deposit{x, &row->bits};
+  executor::warp_collective(store_matrices_of_warp, &deposit, {file, line});
+}
 
 // ---- registers ---------------------------------------------------------------------------------------------------------------
 
@@ -94,6 +113,13 @@ struct WarpgroupProduct {
   static constexpr bool kBf16 = std::is_same_v<E, bfloat16>;
   static __forceinline__ void abt(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate, ATTN_CALLER) {
     executor::start_product(d, {.a = a, .b = b, .columns = N, .bf16 = kBf16, .accumulate = accumulate != 0}, {file, line});
+  }
+  static __forceinline__ void first_abt(float (&d)[N / 2], uint64_t a, uint64_t b, ATTN_CALLER) { abt(d, a, b, 0, file, line); }
+  static __forceinline__ void atb(float (&d)[N / 2], uint64_t a, uint64_t b, ATTN_CALLER) {
+    executor::start_product(d, {.a = a, .b = b, .columns = N, .bf16 = kBf16, .a_across = true, .b_across = true}, {file, line});
+  }
+  static __forceinline__ void first_atb(float (&d)[N / 2], uint64_t a, uint64_t b, ATTN_CALLER) {
+    executor::start_product(d, {.a = a, .b = b, .columns = N, .bf16 = kBf16, .a_across = true, .b_across = true, .accumulate = false}, {file, line});
   }
   static __forceinline__ void ab(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, ATTN_CALLER) {
     executor::start_product(d, {.b = b, .a_registers = a, .columns = N, .bf16 = kBf16, .b_across = true}, {file, line});

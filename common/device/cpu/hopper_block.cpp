@@ -328,6 +328,7 @@ void HopperBlock::start_copy(void* to, const BulkCopy& from, void* state, Site s
   }
   std::memset(to, 0xff, static_cast<size_t>(from.bytes));
   block_view.requested[from.tensor].load += bytes_in_hbm(from);
+  if (block_view.filmed) [[unlikely]] film_bulk_copy(from, true, bytes_in_hbm(from));
   copies_.push_back({from, first, number, barrier.phase, me(), site});
   end_phase_if_complete(number);  // all arrivals are there: who announces these bytes?
 }
@@ -354,6 +355,7 @@ void HopperBlock::start_copy_back(const void* from, const BulkCopy& to, Site sit
     read_.push_back({first, end, false, me(), 0, site});
   }
   block_view.requested[to.tensor].store += bytes_in_hbm(to);
+  if (block_view.filmed) [[unlikely]] film_bulk_copy(to, false, bytes_in_hbm(to));
   threads_[static_cast<size_t>(me())].copies_back.push_back({to, first, false, false, site});
 }
 

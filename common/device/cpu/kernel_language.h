@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <thread>
 #include <type_traits>
 
 #include "common/device/cpu/executor.h"
@@ -89,6 +91,7 @@ struct Global {
     Global one = *this;
     if (data) one.data += h * rows * cols;
     one.heads_ = 1;
+    one.head_ = h;
     return one;
   }
   /// What lies below the first `row` rows of this head.
@@ -96,6 +99,7 @@ struct Global {
     Global below = *this;
     below.data += row * cols;
     below.rows -= row;
+    below.above_ += row;
     return below;
   }
   float load(int64_t row, int64_t col, ATTN_CALLER) const {
@@ -133,17 +137,33 @@ struct Global {
     executor::block_view.requested[tensor_].store += N * sizeof(T);
     for (int n = 0; n < N; ++n) to[n] = from_float<E>(values[n]);
   }
+  /// atomicAdd: adds N neighbours to what is there (fp32 alone). Its bytes count as stored: what goes out is the numbers to add.
+  template <int N>
+  void add_run(int64_t row, int64_t col, const float* values, ATTN_CALLER) const {
+    T* to = checked("add", N, row, col, file, line);
+    executor::block_view.requested[tensor_].store += N * sizeof(T);
+    for (int n = 0; n < N; ++n) std::atomic_ref(to[n]).fetch_add(values[n], std::memory_order_relaxed);  // other blocks' OS threads add here too
+  }
+  /// `count` neighbours for the copy engine, which counts their bytes.
+  executor::BulkCopy run(int64_t row, int64_t col, int count, ATTN_CALLER) const {
+    checked("copy", 1, row, col, file, line), checked("copy", 1, row, col + count - 1, file, line);
+    return {.data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(data + row * cols + col)), .bytes = count * static_cast<int64_t>(sizeof(T)), .tensor = tensor_};
+  }
 
  private:
   int64_t heads_;
+  int64_t head_ = 0, above_ = 0;  // for the film: whose head's matrix this is, and how many of its rows lie above
   int tensor_;
 
   __forceinline__ T* checked(const char* access, int elements, int64_t row, int64_t col, const char* file, int line) const {
     T* address = data + row * cols + col;
     const bool inside = (row >= 0) & (row < rows) & (col >= 0) & (col + elements <= cols) & (data != nullptr);
     const bool aligned = reinterpret_cast<uintptr_t>(address) % (elements * sizeof(T)) == 0;
-    if (!(inside & aligned)) [[unlikely]]
-      executor::report_hbm_access({access, tensor_, data, rows, cols, row, col, elements}, {file, line});
+    if (!(inside & aligned & !executor::block_view.filmed)) [[unlikely]] {
+      const executor::HbmAccess it{access, tensor_, data, rows, cols, row, col, elements};
+      if (!(inside & aligned)) executor::report_hbm_access(it, {file, line});
+      executor::film_access(it, head_, above_, elements * static_cast<int>(sizeof(T)));
+    }
     return address;
   }
 };
@@ -168,7 +188,10 @@ __forceinline__ void note_sram_write(const void* address, int bytes, ATTN_CALLER
 }
 
 /// Adds to LaunchRecord::counted_flops.
-__forceinline__ void count_flops(int64_t flops) { executor::block_view.flops += flops; }
+__forceinline__ void count_flops(int64_t flops) {
+  executor::block_view.flops += flops;
+  if (executor::block_view.filmed) [[unlikely]] executor::film_product(flops);
+}
 
 // ---- arithmetic --------------------------------------------------------------------------------------------------------
 // The C library's fmaxf and expf are calls; these are inline and fit the compiler's vectors. Same results as CUDA's to the
@@ -290,7 +313,10 @@ struct Sum {
 
 /// Each x[n] becomes the maximum (sum) over the `Lanes` neighbouring lanes that share it; all 32 lanes take part.
 template <int Lanes, int N>
-void lanes_max(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line}); }
+void lanes_max(float (&x)[N], ATTN_CALLER) {
+  executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line});
+  if (executor::block_view.filmed) [[unlikely]] executor::film_row_max(Lanes, N, x);
+}
 template <int Lanes, int N>
 void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Sum>, x, {file, line}); }
 /// lanes_max<32> for numbers that are not negative.
@@ -381,6 +407,24 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = executor:
 /// Adds to a number in HBM, whichever blocks do so at the same time; what it was before.
 template <class T>
 T atomicAdd(T* at, T value) { return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed); }
+
+/// Blocks that do something one after the other: `turn` counts those that have. Another block's OS thread passes it; a block of its own does
+/// not, so `mine` must be of a block that has begun.
+inline void wait_turn(unsigned* turn, unsigned mine, ATTN_CALLER) {
+  constexpr auto kTooLong = std::chrono::seconds(60);
+  if (threadIdx.x % executor::kWarp == 0) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::atomic_ref(*turn).load(std::memory_order_acquire) != mine) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() - begin > kTooLong) executor::report({file, line}, "waits for a turn that no block passes on");
+    }
+  }
+  __syncwarp(kAllLanes, file, line);
+}
+inline void pass_turn(unsigned* turn, ATTN_CALLER) {
+  __syncwarp(kAllLanes, file, line);
+  if (threadIdx.x % executor::kWarp == 0) std::atomic_ref(*turn).fetch_add(1, std::memory_order_release);
+}
 
 /// kernel<<<grid, block, sram_bytes>>>(args...) on the executor; returns when the grid has ended.
 /// Throws as executor::run_grid does, naming the kernel.

@@ -48,6 +48,13 @@ bool GridRun::race_checked(int64_t block) const {
   return options.race_check == ExecutorOptions::RaceCheck::all;
 }
 
+// Evenly spread, the first and the last among them.
+bool GridRun::is_filmed(int64_t block) const {
+  if (films == 0 || films >= grid.blocks) return films > 0;
+  const int64_t nth = (block * (films - 1) + grid.blocks - 2) / (grid.blocks - 1);  // the first that lies at `block` or behind it
+  return nth * (grid.blocks - 1) / (films - 1) == block;
+}
+
 // The last block comes second: when only the ends are race-checked they take longest, and so overlap. The others follow in
 // order, or spread by a step that has no common divisor with their number and so visits each of them once.
 int64_t GridRun::block_at(int64_t n) const {
@@ -110,7 +117,9 @@ void Worker::run_block(int64_t block) {
   blockIdx = {static_cast<unsigned>(block), 0, 0};
   std::memset(block_view.sram, kNanByte, block_view.sram_bytes);
   race_checked_ = run_->race_checked(block);
-  block_view.unwatched_bytes = race_checked_ ? 0 : block_view.sram_bytes;
+  block_view.filmed = run_->is_filmed(block);
+  block_view.unwatched_bytes = race_checked_ || block_view.filmed ? 0 : block_view.sram_bytes;
+  if (block_view.filmed) film_.start(block);
   block_epoch_ = 1;
   if (race_checked_) shadow_.reset(run_->grid.sram_bytes);
 
@@ -129,6 +138,10 @@ void Worker::run_block(int64_t block) {
 
   current_ = take_next();
   os_thread_.switch_to(idle_fiber());
+  if (block_view.filmed) {
+    const std::lock_guard lock(run_->mutex);
+    run_->filmed.push_back(film_.finish());
+  }
   if (unfinished_ != 0) {  // given up: the fibers that still stand in the kernel start afresh
     idle_.clear();
     for (auto& one : fibers_) {
@@ -247,6 +260,7 @@ bool Worker::arrive(Gathering& gathering, int expected, State waiting, SourceLin
 
 void Worker::wait_for_block(SourceLine place) {
   if (arrive(block_gathering_, threads_count_, State::waits_for_block, place)) {
+    if (block_view.filmed) [[unlikely]] film_.barrier();
     if (++block_epoch_ == Access::kEpochs) {  // all earlier accesses are ordered before the later ones: forget them
       if (race_checked_) shadow_.forget_order();
       block_epoch_ = 1;
@@ -382,6 +396,7 @@ void Worker::watch_sram(const void* address, int bytes, bool write, SourceLine p
   if (first < 0 || first + bytes > size) [[unlikely]]
     give_up_block(place, caller, std::string(write ? "write" : "read") + " of SRAM bytes " + std::to_string(first) + " to " +
                                      std::to_string(first + bytes - 1) + ", the block has " + std::to_string(size));
+  if (block_view.filmed) [[unlikely]] film_.sram(write, first, bytes);
   if (!race_checked_) return;
   const uint32_t* clock = hopper.clock();
   if (clock) hopper.check_access(first, first + bytes, write, {place, caller});
@@ -405,6 +420,7 @@ void Worker::wait_copies(int pending, SourceLine place, const void* caller) {
     const Copy& copy = on_their_way[arrived];
     if (copy.from) std::memcpy(copy.to, copy.from, kCopyBytes);
     else std::memset(copy.to, 0, kCopyBytes);
+    if (block_view.filmed) [[unlikely]] film_.copy_arrives(kCopyBytes);
     if (race_checked_) shadow_.copy_arrives(static_cast<const unsigned char*>(copy.to) - block_view.sram, kCopyBytes, access_now(place, caller));
   }
   on_their_way.erase(on_their_way.begin(), on_their_way.begin() + static_cast<std::ptrdiff_t>(arrived));
@@ -448,6 +464,14 @@ void report_layout(int64_t bytes, SourceLine place) {
 void watch_sram(const void* address, int bytes, bool write, SourceLine place) {
   worker_at(place, "access to a block's SRAM").watch_sram(address, bytes, write, place, __builtin_return_address(0));
 }
+void film_access(const HbmAccess& access, int64_t head, int64_t rows_above, int bytes) {
+  HbmAccess of_head = access;
+  of_head.row += rows_above;
+  running_worker->film().access(of_head, head, bytes, running_worker->current());
+}
+void film_bulk_copy(const BulkCopy& copy, bool load, int64_t bytes) { running_worker->film().bulk_copy(copy, load, bytes); }
+void film_product(int64_t flops) { running_worker->film().product(flops); }
+void film_row_max(int lanes, int count, const float* x) { running_worker->film().row_max(lanes, count, x, running_worker->current()); }
 void start_copy(void* to, const void* from, SourceLine place) {
   worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
 }

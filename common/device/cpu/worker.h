@@ -8,6 +8,7 @@
 
 #include "common/device/cpu/executor.h"
 #include "common/device/cpu/fiber.h"
+#include "common/device/cpu/film.h"
 #include "common/device/cpu/hopper_block.h"
 #include "common/device/cpu/race_check.h"
 
@@ -31,11 +32,14 @@ struct GridRun {
   std::vector<Finding> findings;
   std::vector<Requested> requested;   // by tensor_id
   int64_t flops = 0;
+  int64_t films = 0;                  // how many blocks are filmed: 0, or two at least
+  std::vector<FilmedBlock> filmed;
   std::atomic<bool> printed{false};
 
   /// Which block the n-th one to start is.
   int64_t block_at(int64_t n) const;
   bool race_checked(int64_t block) const;
+  bool is_filmed(int64_t block) const;
 };
 
 class Worker {
@@ -51,6 +55,8 @@ class Worker {
   void wait_copies(int pending, SourceLine place, const void* caller);
   int print(const char* format, std::va_list values);
   void watch_sram(const void* address, int bytes, bool write, SourceLine place, const void* caller);
+  BlockFilm& film() { return film_; }
+  int current() const { return current_; }
   [[noreturn]] void give_up_block(SourceLine place, const std::string& what) { give_up_block(current_, to_string(place), what); }
   [[noreturn]] void give_up_block(SourceLine place, const void* caller, const std::string& what) { give_up_block(current_, where(place, caller), what); }
 
@@ -144,6 +150,7 @@ class Worker {
 
   std::vector<unsigned char> sram_memory_;
   bool race_checked_ = false;
+  BlockFilm film_;
   ShadowSram shadow_;
   uint32_t block_epoch_ = 1;
   std::vector<Site> sites_;  // a hash table: which line an access in the shadow came from

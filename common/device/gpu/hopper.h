@@ -71,24 +71,25 @@ __device__ __forceinline__ void copy_box_back(const TensorMap& to, const void* f
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                ::"l"(&to), "r"(sram_address(from)), "r"(0), "r"(row), "r"(panel), "r"(head) : "memory");
 }
+/// cp.async.bulk, HBM to SRAM: one thread starts the copy of Count neighbours of a tensor that has one row, from `col` on: whole multiples of
+/// 16 bytes, and so where they lie.
+template <class E, int Count>
+__device__ __forceinline__ void copy_run(E (&to)[Count], Global<const E> from, int64_t col, Barrier& done) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(sram_address(to)), "l"(from.data + col), "r"(static_cast<int>(sizeof to)), "r"(sram_address(&done.state)) : "memory");
+}
+/// stmatrix: four 8x8 matrices of 16-bit elements to SRAM; lane l passes the address of row l % 8 of matrix l / 8. load_matrices turned round.
+template <class E>
+__device__ __forceinline__ void store_matrices(E* row, const uint32_t (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(sram_address(row)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
 /// cp.async.bulk.commit_group: the copies back that this thread has started are a group.
 __device__ __forceinline__ void commit_copies_back() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// cp.async.bulk.wait_group.read: waits until all of this thread's copies back have read their SRAM.
 __device__ __forceinline__ void wait_until_copies_back_have_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 /// fence.proxy.async: what this thread has stored in SRAM is visible to the copy engine and the tensor cores.
 __device__ __forceinline__ void stores_visible_to_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-/// cvt.rn: two neighbours become one register in one instruction, the first in the low half.
-template <class E>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  if constexpr (std::is_same_v<E, half>) {
-    half2 both = __floats2half2_rn(low, high);
-    return reinterpret_cast<uint32_t&>(both);
-  } else {
-    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<uint32_t&>(both);
-  }
-}
 
 // ---- registers ---------------------------------------------------------------------------------------------------------------
 
@@ -121,42 +122,59 @@ __device__ __forceinline__ void fence_registers(uint32_t (&x)[N][4]) {
 }
 
 /// wgmma.mma_async: 64 rows by N columns of fp32 sums in the registers of a warpgroup, d (+)= A B for 16 elements of type E in between.
-/// The tile in SRAM is told by a descriptor (swizzle.h).
+/// A tile in SRAM is told by a descriptor (swizzle.h).
 ///   abt(d, a, b, accumulate)  A and B in SRAM, both with the summed dimension along their rows; accumulate 0: d starts at zero
 ///   ab(d, a, b)               A in registers, B in SRAM with the summed dimension across its rows
+///   atb(d, a, b)              A and B in SRAM, both with the summed dimension across their rows
+///   first_abt, first_atb      the same, and what d held is not read: its registers are free until then
 template <int N, class E>
 struct WarpgroupProduct;
 
-#define ATTN_SUMS_8(d, n) "+f"(d[n]), "+f"(d[n + 1]), "+f"(d[n + 2]), "+f"(d[n + 3]), "+f"(d[n + 4]), "+f"(d[n + 5]), "+f"(d[n + 6]), "+f"(d[n + 7])
-#define ATTN_SUMS_32(d, n) ATTN_SUMS_8(d, n), ATTN_SUMS_8(d, n + 8), ATTN_SUMS_8(d, n + 16), ATTN_SUMS_8(d, n + 24)
-#define ATTN_SUMS_64(d, n) ATTN_SUMS_32(d, n), ATTN_SUMS_32(d, n + 32)
-#define ATTN_NAMES_32                                                                                                             \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, " \
-  "%27, %28, %29, %30, %31"
-#define ATTN_NAMES_64                                                                                                               \
-  ATTN_NAMES_32                                                                                                                     \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, " \
-  "%57, %58, %59, %60, %61, %62, %63"
+#define ATTN_SUMS_8(c, d, n) c(d[n]), c(d[n + 1]), c(d[n + 2]), c(d[n + 3]), c(d[n + 4]), c(d[n + 5]), c(d[n + 6]), c(d[n + 7])
+#define ATTN_SUMS_32(c, d, n) ATTN_SUMS_8(c, d, n), ATTN_SUMS_8(c, d, n + 8), ATTN_SUMS_8(c, d, n + 16), ATTN_SUMS_8(c, d, n + 24)
+#define ATTN_SUMS_64(c, d, n) ATTN_SUMS_32(c, d, n), ATTN_SUMS_32(c, d, n + 32)
+#define ATTN_NAMES_32                                                                                                    \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, " \
+  "%25, %26, %27, %28, %29, %30, %31"
+#define ATTN_NAMES_64                                                                                                   \
+  ATTN_NAMES_32                                                                                                         \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54" \
+  ", %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// A and B by descriptors, i0 and i1; whether d is read: i2; `across`: "0", or "1" where the summed dimension lies across the rows.
+#define ATTN_TWO_TILES(N, Half, type, sums, accumulate, across, i0, i1, i2)                                      \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " i2 ", 0;\n"                                                   \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, " i0 ", " \
+               i1 ", p, 1, 1, " across ", " across ";\n}"                                                         \
+               : ATTN_SUMS_##Half(sums, d, 0) : "l"(a), "l"(b), "r"(accumulate))
 // i0 to i5 are the names of the operands behind the Half = N / 2 sums of a thread.
-#define ATTN_WARPGROUP_PRODUCT(N, Half, E, type, i0, i1, i2, i3, i4, i5)                                                                                      \
-  template <>                                                                                                                                                \
-  struct WarpgroupProduct<N, E> {                                                                                                                            \
-    static __device__ __forceinline__ void abt(float (&d)[Half], uint64_t a, uint64_t b, int accumulate) {                                                   \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " i2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, " \
-                   i0 ", " i1 ", p, 1, 1, 0, 0;\n}"                                                                                                          \
-                   : ATTN_SUMS_##Half(d, 0) : "l"(a), "l"(b), "r"(accumulate));                                                                              \
-    }                                                                                                                                                        \
-    static __device__ __forceinline__ void ab(float (&d)[Half], const uint32_t (&a)[4], uint64_t b) {                                                        \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " i5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, " \
-                   "{" i0 ", " i1 ", " i2 ", " i3 "}, " i4 ", p, 1, 1, 1;\n}"                                                                                \
-                   : ATTN_SUMS_##Half(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));                                                   \
-    }                                                                                                                                                        \
+#define ATTN_WARPGROUP_PRODUCT(N, Half, E, type, i0, i1, i2, i3, i4, i5)                                                \
+  template <>                                                                                                          \
+  struct WarpgroupProduct<N, E> {                                                                                      \
+    static __device__ __forceinline__ void abt(float (&d)[Half], uint64_t a, uint64_t b, int accumulate) {             \
+      ATTN_TWO_TILES(N, Half, type, "+f", accumulate, "0", i0, i1, i2);                                                \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void first_abt(float (&d)[Half], uint64_t a, uint64_t b) {                       \
+      ATTN_TWO_TILES(N, Half, type, "=f", 0, "0", i0, i1, i2);                                                         \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void atb(float (&d)[Half], uint64_t a, uint64_t b) {                             \
+      ATTN_TWO_TILES(N, Half, type, "+f", 1, "1", i0, i1, i2);                                                         \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void first_atb(float (&d)[Half], uint64_t a, uint64_t b) {                       \
+      ATTN_TWO_TILES(N, Half, type, "=f", 0, "1", i0, i1, i2);                                                         \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void ab(float (&d)[Half], const uint32_t (&a)[4], uint64_t b) {                  \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " i5 ", 0;\n"                                                     \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, "        \
+                   "{" i0 ", " i1 ", " i2 ", " i3 "}, " i4 ", p, 1, 1, 1;\n}"                                          \
+                   : ATTN_SUMS_##Half("+f", d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));       \
+    }                                                                                                                  \
   };
 ATTN_WARPGROUP_PRODUCT(64, 32, half, "f16", "%32", "%33", "%34", "%35", "%36", "%37")
 ATTN_WARPGROUP_PRODUCT(64, 32, bfloat16, "bf16", "%32", "%33", "%34", "%35", "%36", "%37")
 ATTN_WARPGROUP_PRODUCT(128, 64, half, "f16", "%64", "%65", "%66", "%67", "%68", "%69")
 ATTN_WARPGROUP_PRODUCT(128, 64, bfloat16, "bf16", "%64", "%65", "%66", "%67", "%68", "%69")
 #undef ATTN_WARPGROUP_PRODUCT
+#undef ATTN_TWO_TILES
 #undef ATTN_NAMES_64
 #undef ATTN_NAMES_32
 #undef ATTN_SUMS_64

@@ -102,6 +102,20 @@ struct Global {
     ATTN_UNROLL for (int n = 0; n < N; ++n) run.element[n] = from_float<E>(values[n]);
     *reinterpret_cast<decltype(run)*>(data + row * cols + col) = run;
   }
+  /// atomicAdd: adds N neighbours, 2 or 4, to what is there (fp32 alone). Blocks add in no given order, so that a sum's last bits may differ
+  /// from run to run. On sm_90 and newer it is one instruction (PTX ISA, "red").
+  template <int N>
+  __device__ void add_run(int64_t row, int64_t col, const float* values) const {
+    E* const to = data + row * cols + col;
+#if __CUDA_ARCH__ >= 900
+    if constexpr (N == 4)
+      asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]) : "memory");
+    else
+      asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(values[0]), "f"(values[1]) : "memory");
+#else
+    ATTN_UNROLL for (int n = 0; n < N; ++n) atomicAdd(to + n, values[n]);
+#endif
+  }
 };
 
 /// 2^x in one instruction, as exact as exp2f (2 ulp) but for results under 2^-126, which become 0: beside a row's largest
@@ -145,6 +159,20 @@ __device__ __forceinline__ void warp_max_of_magnitudes(float (&x)[N]) {
 #else
   lanes_max<32>(x);
 #endif
+}
+
+/// Blocks that do something one after the other: `turn` counts those that have. A warp waits until `mine` have, and then says that it has.
+__device__ __forceinline__ void wait_turn(unsigned* turn, unsigned mine) {
+  if (threadIdx.x % 32 == 0) {
+    while (*static_cast<volatile unsigned*>(turn) != mine) {}
+    __threadfence();
+  }
+  __syncwarp();
+}
+__device__ __forceinline__ void pass_turn(unsigned* turn) {
+  __threadfence();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) atomicAdd(turn, 1u);
 }
 
 /// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for all 32 lanes alike.

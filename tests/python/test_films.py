@@ -1,0 +1,193 @@
+"""--film: the page's numbers are the report's, and a real browser plays it (skipped where there is no Chromium)."""
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+from need import BUILD, REPOSITORY
+
+SMALL = ["--device", "cpu", "--seqlen", "150", "--heads", "2", "--causal"]
+
+
+def programs():
+    """The steps of this build that run on the CPU executor."""
+    for program in sorted(BUILD.glob("step[0-9][0-9]")):
+        said = json.loads(subprocess.run([program, "--describe"], check=True, capture_output=True, text=True).stdout)
+        if said["kind"] == "attention" and said["devices"]["cpu"]:
+            yield program
+
+
+def films_of(page):
+    return json.loads(re.search(r'id="films">\n(.*?)\n</script>', page.read_text(encoding="utf-8"), re.S).group(1))
+
+
+def together(bytes_by_tensor):
+    total = {}
+    for one in bytes_by_tensor:
+        before = total.get(one["tensor"], (0, 0))
+        total[one["tensor"]] = (before[0] + one["load"], before[1] + one["store"])
+    return total
+
+
+class Film(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+
+    def make(self, program, *flags):
+        page = self.path / f"{program.name}.html"
+        done = subprocess.run([program, *flags, "--film", page, "--json", self.path / "report.json"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return page, json.loads((self.path / "report.json").read_text())
+
+    def test_bytes_are_the_reports(self):
+        found = list(programs())
+        self.assertTrue(found, f"no step in {BUILD}")
+        for program in found:
+            with self.subTest(program.name):
+                page, report = self.make(program, *SMALL)
+                self.assertLess(page.stat().st_size, 5_000_000)
+                launches = films_of(page)[0]["launches"]
+                for method in report["methods"]:
+                    mine = [launch for launch in launches if launch["method"] == method["name"]]
+                    counted = {name: tuple(of["requested_counted_bytes"].values()) for name, of in method["traffic"]["by_tensor"].items()}
+                    self.assertEqual(together(one for launch in mine for one in launch["counted"]), counted)
+                for launch in launches:
+                    if len(launch["filmed"]) < launch["blocks"]:
+                        continue
+                    events = [event for block in launch["filmed"] for event in block["events"] if event["kind"] in ("load", "store")]
+                    seen = together({"tensor": event["tensor"], "load": 0, "store": 0, event["kind"]: event["bytes"]} for event in events)
+                    self.assertEqual(seen, together(launch["counted"]), launch["kernel"])
+                self.assertTrue(all(event["at"].startswith("step") for launch in launches for block in launch["filmed"] for event in block["events"]))
+
+    def test_nothing_is_left_where_it_cannot_be_written(self):
+        step = next(programs())
+        done = subprocess.run([step, *SMALL, "--film", self.path / "no" / "film.html"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        self.assertEqual(list(self.path.iterdir()), [])
+
+
+class Browser(Film):
+    """In Chromium, headless."""
+
+    test_bytes_are_the_reports = test_nothing_is_left_where_it_cannot_be_written = None
+
+    @classmethod
+    def setUpClass(cls):
+        try:
+            from selenium import webdriver
+        except ImportError:
+            raise unittest.SkipTest("python3-selenium is not installed") from None
+        options = webdriver.ChromeOptions()
+        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        try:
+            cls.browser = webdriver.Chrome(options=options)
+        except Exception as error:
+            raise unittest.SkipTest(f"no Chromium: {str(error).splitlines()[0]}") from None
+        cls.addClassCleanup(cls.browser.quit)
+
+    def resize(self, width):
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False})
+
+    def prefer(self, **features):
+        wanted = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wanted})
+
+    def key(self, name):
+        from selenium.webdriver.common.by import By
+        self.browser.find_element(By.TAG_NAME, "body").send_keys(name)
+
+    def run_js(self, text):
+        return self.browser.execute_script(text)
+
+    def last_row(self, film=0):
+        """The counters of a film: 'this block' and 'all blocks', loaded and stored."""
+        return self.run_js(f"return [...document.querySelectorAll('section.film')[{film}].querySelectorAll('tr.total td')].slice(1).map((cell) => Number(cell.textContent.replaceAll(',', '')))")
+
+    def assert_clean(self, page):
+        self.assertEqual([entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")], [])
+        asked = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
+        sent = [one["params"] for one in asked if one["method"] == "Network.requestWillBeSent"]
+        urls = {one["request"]["url"] for one in sent if one["documentURL"] == page.as_uri()}  # not the browser's own first page's
+        self.assertEqual(urls, {page.as_uri()})
+
+    def test_plays_by_keyboard_alone(self):
+        from selenium.webdriver.common.keys import Keys
+        from selenium.webdriver.support.ui import WebDriverWait
+        # One block of each launch, so that the counters of the block end at the launch's own.
+        page, report = self.make(next(program for program in programs() if program.name == "step04"), "--device", "cpu", "--seqlen", "64", "--heads", "1")
+        self.browser.get(page.as_uri())
+        self.key(Keys.ARROW_RIGHT)
+        self.assertEqual(self.run_js("return document.getElementById('position').value"), "1")
+        self.key(Keys.HOME)
+        self.run_js("document.querySelector('select').value = '100'")
+        self.key(Keys.SPACE)
+        done = "return document.getElementById('position').value === document.getElementById('position').max"
+        WebDriverWait(self.browser, 20).until(lambda _: self.run_js(done))
+        loads, stores = report["methods"][-1]["traffic"]["requested_counted_bytes"].values()
+        self.assertEqual(self.last_row(), [loads, stores, loads, stores])
+        self.key("n")
+        self.assert_clean(page)
+
+    def test_fits_and_can_be_read(self):
+        page, _ = self.make(next(program for program in programs() if program.name == "step04"), *SMALL)
+        for width in (390, 1440):
+            for scheme in ("light", "dark"):
+                self.resize(width)
+                self.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+                self.browser.get(page.as_uri())
+                self.run_js("show(longest())")
+                self.assertLessEqual(self.run_js("return document.documentElement.scrollWidth"), width)
+                self.assertEqual(self.run_js("return document.getAnimations().length"), 0)
+                worst = self.run_js(CONTRAST)
+                self.assertGreaterEqual(worst["ratio"], 4.5, f"{scheme}: {worst}")
+        self.assert_clean(page)
+
+    def test_pair_in_step(self):
+        pages = [self.make(program, *SMALL)[0] for program in programs() if program.name in ("step02", "step04")]
+        both = self.path / "both.html"
+        subprocess.run(["python3", REPOSITORY / "plots/films/make_films.py", "--pair", *pages, "--out", both], check=True)
+        self.browser.get(both.as_uri())
+        self.run_js("show(5)")
+        self.assertEqual(self.run_js("return shown.map((one) => one.position)"), [5, 5])
+        self.run_js("show(longest())")
+        self.assertEqual(len(self.run_js("return [...document.querySelectorAll('section.film')].map((film) => film.textContent)")), 2)
+        self.assert_clean(both)
+
+    def test_edited_score(self):
+        page, _ = self.make(next(program for program in programs() if program.name == "step04"), *SMALL)
+        self.browser.get(page.as_uri())
+        got = self.run_js("return recurrence([1, 3, 2, 5], [[10], [20], [30], [40]], 2)")  # chapter 4's four numbers
+        self.assertAlmostEqual(got["exact"][0], 36.880566, places=6)
+        self.assertAlmostEqual(got["tiles"][-1]["o"][0], got["exact"][0], places=12)
+        self.assertAlmostEqual(got["lse"], 5.185182, places=6)
+        before = self.run_js("return document.querySelector('.row-view table').textContent")
+        self.run_js("const score = document.querySelectorAll('.row-view input')[1]; score.value = 9; score.dispatchEvent(new Event('input'))")
+        self.assertNotEqual(self.run_js("return document.querySelector('.row-view table').textContent"), before)
+
+
+# The lowest contrast between a text's colour and the nearest background behind it (WCAG 2.1, 1.4.3).
+CONTRAST = """
+const channel = (x) => (x /= 255) <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+const luminance = (colour) => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number); return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b); };
+let worst = {ratio: 99};
+for (const one of document.querySelectorAll('main *')) {
+  if (![...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())) continue;
+  const style = getComputedStyle(one);
+  let behind = one;
+  while (behind && /, 0\\)$|transparent/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+  const text = luminance(one instanceof SVGElement ? style.fill : style.color), back = luminance(getComputedStyle(behind ?? document.body).backgroundColor);
+  const ratio = (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05);
+  if (ratio < worst.ratio) worst = {ratio, text: one.textContent.slice(0, 40)};
+}
+return worst;
+"""
+
+if __name__ == "__main__":
+    unittest.main()
