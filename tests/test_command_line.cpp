@@ -73,6 +73,7 @@ TEST_CASE("bad arguments exit 2 with one line") {
   refuses("step04 --no-such-flag", 2, "--no-such-flag");
   refuses("step04 --no-pingpong", 2, "--no-pingpong");  // step08's own
   refuses("step07 --no-overlap", 2, "--no-overlap");
+  refuses("step05 --deterministic", 2, "--deterministic");  // whose blocks share no sum
   refuses("step04 4096", 2, "4096");
   refuses("step04 --seqlen", 2, "--seqlen");
   refuses("step04 --dtype fp8", 2, "fp32, fp16, bf16");
@@ -111,7 +112,20 @@ TEST_CASE("a result that is no number says what was too large") {
   CHECK(scores.err.find("Q K^T exceeds fp32's 3.40282e+38: up to ") != std::string::npos);
 }
 
+TEST_CASE("what blocks add up in any order may differ by its rounding, and --deterministic fixes the order") {
+  const Outcome any = run("step10 --heads 1 --seqlen 300");
+  CHECK(any.code == 0);
+  CHECK(any.out.find("equal to the bit but dq; ") != std::string::npos);
+  CHECK(any.out.find("spread    dq differs from run to run by ") != std::string::npos);
+  const Outcome fixed = run("step10 --heads 1 --seqlen 300 --deterministic");
+  CHECK(fixed.code == 0);
+  CHECK(fixed.out.find("equal to the bit; ") != std::string::npos);
+  CHECK(fixed.out.find("spread") == std::string::npos);
+}
+
 TEST_CASE("what a step cannot serve exits 3 and says what there is") {
+  refuses("step10 --device cpu --dtype fp32", 3, "step05 is a backward in fp32");
+  refuses("step11 --device cpu --head-dim 96", 3, "step10 takes 8, 16, 24");
   refuses("step07 --device cpu --head-dim 96", 3, "takes head_dim 64 and 128, not 96");
   refuses("step08 --device cpu --dtype fp32 --no-pingpong --no-overlap --no-persistent", 3, "step04 is the same algorithm in fp32");
   refuses("step04 --product tensor-cores --head-dim 200", 3, "--product cuda-cores");

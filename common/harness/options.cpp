@@ -130,7 +130,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none");
   value("--check", "HOW", "full, sample:n rows, or none (full while it takes seconds, else a sample)");
   value("--traffic", "HOW", "Measured traffic: auto or off (auto)");
-  value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal");
+  value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal, sums in any order but for rounding");
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
   std::map<std::string, bool> left_out;
   for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);

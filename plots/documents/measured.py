@@ -102,7 +102,6 @@ TABLES = {
     "speedup": plain(result_tables.speedup_table, leave_out=("product",)),
     "times": times,
     "article": plain(result_tables.article_table),
-    "tiles": plain(result_tables.tiles_table),
 }
 
 

@@ -33,24 +33,12 @@ SEQLENS = (
 )  # what documents show comes first: a run that ends early lacks the sizes between
 SCALING_SEQLENS = (131072, 65536, 32768, 16384, 8192, 4096, 2048, 1024)
 SECONDS = 600  # no run takes so long; one that hangs must not hold the GPU
-MEASURED = (
-    "time",
-    "predicted_ms",
-    "tflops",
-    "flops",
-    "hbm_expected_bytes",
-    "hbm_at_least",
-    "hbm_measured_bytes",
-    "requested_expected_bytes",
-    "requested_measured_bytes",
-    "l2_to_sm_measured_bytes",
-    "spill_bytes",
-    "by_tensor",
-    "extra_bytes",
-    "grows",
-    "error",
-    "kernels",
-    "kernel_count",
+MEASURED = tuple(
+    (
+        "time predicted_ms tflops flops hbm_expected_bytes hbm_at_least hbm_measured_bytes requested_expected_bytes "
+        "requested_measured_bytes l2_to_sm_measured_bytes spill_bytes by_tensor extra_bytes grows error kernels "
+        "kernel_count"
+    ).split()
 )
 
 

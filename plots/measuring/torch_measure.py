@@ -241,17 +241,6 @@ def kernels_of(work):
     return kernels, len(events) - len(kernels)
 
 
-def short_name(kernel):
-    """The function's own name: no return type, namespaces, template or call arguments; CUTLASS's Kernel2<name> is
-    `name`."""
-    name = kernel.replace("(anonymous namespace)::", "").removeprefix("void ")
-    head, bracket, rest = name.partition("<")
-    if "(" in head:
-        head, bracket = head.partition("(")[0], ""
-    own = head.split("::")[-1]
-    return re.split(r"[,<>(]", rest)[0].split("::")[-1].strip() if bracket and re.fullmatch(r"Kernel2?", own) else own
-
-
 def first_line(error):
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0]

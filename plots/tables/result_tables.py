@@ -248,32 +248,6 @@ def article_table(results, **wanted):
     return lines
 
 
-def tiles_table(results, **wanted):
-    """A tile sweep: a line per tile, in the sweep's order."""
-    result = results.get(wanted.get("gpu"))
-    sweep = None if result is None else one_sweep(result, **wanted)
-    if sweep is None:
-        return None
-    lines = [["tile", "SRAM of a block", "blocks per SM", "requested", "ms", "of the fastest's time"]]
-    fastest = sweep["fastest"] and sweep["fastest"]["time"]["median_ms"]
-    for tile, entry in sweep["tiles"].items():
-        if entry["not_run"] is not None:
-            lines.append([tile, f"n/a: {entry['not_run']}"])
-            continue
-        ms = entry["time"] and entry["time"]["median_ms"]
-        lines.append(
-            [
-                tile,
-                size(entry["sram_bytes"]),
-                "n/a" if entry["blocks_per_sm"] is None else str(entry["blocks_per_sm"]),
-                size(entry["requested_bytes"]),
-                milliseconds(ms),
-                times(ms / fastest if ms and fastest else None),
-            ]
-        )
-    return lines
-
-
 def matrix_place(row):
     """Told by the memory that the run asked for: an N x N matrix either fits into it or does not exist as a whole."""
     matrix = row["batch"] * row["heads"] * row["seqlen"] ** 2 * BYTES_PER_ELEMENT[row["dtype"]]

@@ -71,7 +71,11 @@ class Edits(unittest.TestCase):
                     self.assertEqual(self.outcome(make, exercise, self.folder / "out.cu"), "")
 
     def test_the_edited_copy_is_the_step_but_for_the_edit(self):
+        stale = self.folder / "out/common/tile/tile.h"
+        stale.parent.mkdir(parents=True)
+        stale.write_text("of an edit that was in another file")
         edit.main(FILES[0], "rescale_left_out", self.folder, self.folder / "out")
+        self.assertFalse(stale.exists())
         step = next(self.folder.glob("steps/step04_*")).read_text(encoding="utf-8")
         made = next(self.folder.glob("out/steps/step04_*")).read_text(encoding="utf-8")
         changed = [(a, b) for a, b in zip(step.splitlines(), made.splitlines(), strict=True) if a != b]

@@ -21,7 +21,7 @@ EXERCISES = re.findall(r"^== (\S+)", HOLES, re.MULTILINE)
 
 
 def run(*command, **options):
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, **options)
 
 
 class Exercises(unittest.TestCase):
@@ -44,9 +44,9 @@ class Exercises(unittest.TestCase):
             made = make.with_name("exercise04_online_softmax.cu")
             for text in (None, "mine"):
                 if text:
-                    made.write_text(text)
+                    made.write_text(text, encoding="utf-8")
                 self.assertEqual(run(sys.executable, make, "exercise04").stderr, "")
-                self.assertEqual(made.read_text() == "mine", text == "mine")
+                self.assertEqual(made.read_text(encoding="utf-8") == "mine", text == "mine")
 
             step = next(pathlib.Path(folder).glob("steps/step04_*"))
             for old, new, problem in (
@@ -55,10 +55,10 @@ class Exercises(unittest.TestCase):
                 ("row_max<Scores>(m_new);", "", "steps/step04_online_softmax.cu has `ATTN_UNROLL"),
             ):
                 with self.subTest(old=old):
-                    text = step.read_text()
+                    text = step.read_text(encoding="utf-8")
                     step.write_text(text.replace(old, new))
                     ran = run(sys.executable, make, "exercise04", pathlib.Path(folder) / "out.cu")
-                    step.write_text(text)
+                    step.write_text(text, encoding="utf-8")
                     self.assertIn(problem, ran.stderr)
                     self.assertEqual(ran.stderr.count("\n"), 1 if problem else 0, ran.stderr)
 
@@ -76,20 +76,20 @@ def same_shown(shown, line):
 
 class Readme(unittest.TestCase):
     def test_it_shows_how_an_exercise_fails(self):
-        page = (REPOSITORY / "docs/exercises/README.md").read_text()
+        page = (REPOSITORY / "docs/exercises/README.md").read_text(encoding="utf-8")
         shown = re.search(r"```\n(forward: .*)\n```", page)[1]
         ran = run(BUILD / "tests/exercises/exercise04_untouched", "--device", "cpu")
         self.assertTrue(same_shown(shown, ran.stderr.rstrip("\n")), ran.stderr)
 
     def test_its_table_has_every_hole(self):
-        page = (REPOSITORY / "docs/exercises/README.md").read_text()
+        page = (REPOSITORY / "docs/exercises/README.md").read_text(encoding="utf-8")
         for name, holes in re.findall(r"^== (\S+)[^\n]*\n(.*?)(?=^==|\Z)", HOLES, re.MULTILINE | re.DOTALL):
             rows = re.search(rf"^\| {name} .*\n(?:\| \| .*\n)*", page, re.MULTILINE)[0]
             self.assertEqual(re.findall(r"\| (\d): ", rows), [str(n + 1) for n in range(holes.count("\n? "))], name)
 
 
 class BugHunts(unittest.TestCase):
-    page = (REPOSITORY / "docs/exercises/bug-hunts.md").read_text()
+    page = (REPOSITORY / "docs/exercises/bug-hunts.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (hunt\d)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE))
 
     def test_the_page_knows_every_hunt(self):
@@ -129,7 +129,9 @@ class BugHunts(unittest.TestCase):
             wrong = BUILD / "variants" / hunt / "steps" / right.name
             difference = [
                 line
-                for line in difflib.ndiff(wrong.read_text().splitlines(), right.read_text().splitlines())
+                for line in difflib.ndiff(
+                    wrong.read_text(encoding="utf-8").splitlines(), right.read_text(encoding="utf-8").splitlines()
+                )
                 if line[0] in "+-"
             ]
             answer = re.search(r"<details><summary>The answer</summary>\n\n```diff\n(.*?)```", text, re.DOTALL)
@@ -144,7 +146,9 @@ class Playground(unittest.TestCase):
     def test_it_passes_and_shows_the_page_s_table(self):
         ran = self.play()
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
-        shown = re.search(r"```\n(compared .*?)```", (REPOSITORY / "docs/playground.md").read_text(), re.DOTALL)[1]
+        shown = re.search(
+            r"```\n(compared .*?)```", (REPOSITORY / "docs/playground.md").read_text(encoding="utf-8"), re.DOTALL
+        )[1]
         self.assertIn(shown, ran.stdout)
 
     def test_edges_and_types(self):

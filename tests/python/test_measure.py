@@ -21,14 +21,8 @@ from plots.measuring import compare_pytorch, measure, measure_rows
 from plots.script import Stop
 
 FAKE_STEP = pathlib.Path(__file__).with_name("fake_step.py")
-PROGRAMS = (
-    "step00",
-    "step01",
-    "step02",
-    "step04",
-    "step05",
-    "step42",
-    "yardstick",
+PROGRAMS = tuple(
+    "step00 step01 step02 step04 step05 step42 yardstick".split()
 )  # step42: in fp16 alone, and a backward alone
 ONE = ("--dtype", "fp16", "--head-dim", "64", "--no-causal")
 CONFIGURATION = {"dtype": "fp16", "batch": 4, "heads": 32, "seqlen": 4096, "head_dim": 64, "causal": False}

@@ -178,15 +178,13 @@ class Tables(InFolder):
         self.assertAlmostEqual(result_tables.exponent([(1, 1), (2, 1), (4, 4)]), 1)  # by hand: x -1 0 1, y 0 0 2
         self.assertIsNone(result_tables.exponent([(512, 9), (1024, 0)]))
 
-    def test_article_and_tiles(self):
+    def test_article(self):
         lines = measured.TABLES["article"](BY_GPU, "gpu=nvidia-h200 dtype=fp16 head_dim=64")
         self.assertEqual(lines[1][1:], ["3", "5", "1", "1"])
         self.assertTrue(
             lines[2][1].startswith("in HBM: 2.0 of them") and lines[2][3].startswith("never whole"), lines[2]
         )
         self.assertTrue("N^2.00" in lines[3][1] and "N^1.00" in lines[3][3], lines[3])
-        lines = measured.TABLES["tiles"](BY_GPU, "gpu=nvidia-h200 dtype=fp16 head_dim=64")
-        self.assertEqual((lines[9][0], lines[9][5]), ("128x128", "1.00x"))
 
 
 FIGURES = """
