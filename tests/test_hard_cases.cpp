@@ -116,12 +116,10 @@ std::vector<Case> outlier_cases(uint64_t seed) {
   return cases;
 }
 void outlier_channels(Device& device) {
-  for (Case c : outlier_cases(1))
-    for (const bool tensor_cores : {false, true}) {
-      c.problem.on_tensor_cores = tensor_cores;
-      for_each_forward(device, c, [](Outputs&, const Problem&) {});
-      for_each_backward(device, c, [](Outputs&, const Problem&) {});
-    }
+  for (const Case& c : outlier_cases(1)) {
+    for_each_forward(device, c, [](Outputs&, const Problem&) {});
+    for_each_backward(device, c, [](Outputs&, const Problem&) {});
+  }
 }
 
 // ---- scores -----------------------------------------------------------------------------------------------------------------

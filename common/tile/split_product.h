@@ -40,9 +40,8 @@ struct SplitTile {
     SramTile<half, Rows, 2 * Cols> part;  // hi in the first Cols columns, lo in the others
     SramTile<float, Rows, Cols> whole;    // on the way there, where rows are not aligned
   };
-  SramTile<float, Cols / 16, 8> largest;     // |x| in 16 columns, of each row of threads
-  SramTile<float, 1, Cols / 16> largest_of;  // ... of all of them
-  SramTile<float, 1, 4> scale;               // (0, 0): the power of two that the tile was multiplied by
+  SramTile<float, 1, 32> largest;  // |x|, of each warp's share
+  SramTile<float, 1, 4> scale;     // (0, 0): the power of two that the tile was multiplied by
 
   __device__ __forceinline__ float unscale() const { return inverse_power(scale.load(0, 0)); }
 };
@@ -59,7 +58,7 @@ template <int Threads, int N, int Rows, int Cols, class T>
 __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N], const Global<T> (&from)[N],
                                           int64_t row0, int64_t col0 = 0) {
   constexpr int kPerRow = Cols / 4, kStep = Threads / kPerRow, kVectors = Rows / kStep;
-  static_assert(Threads % kPerRow == 0 && Rows % kStep == 0 && kStep <= 8);
+  static_assert(Threads % kPerRow == 0 && Rows % kStep == 0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * 4;
   float4 x[N][kVectors];
   if (from[0].cols % 4 == 0) {
@@ -85,23 +84,16 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N],
     ATTN_UNROLL for (int r = 0; r < kVectors; ++r)
       largest[n] = fmaxf(largest[n],
                          fmaxf(fmaxf(fabsf(x[n][r].x), fabsf(x[n][r].y)), fmaxf(fabsf(x[n][r].z), fabsf(x[n][r].w))));
-  lanes_max<4>(largest);  // 16 columns
-  if (threadIdx.x % 4 == 0)
-    ATTN_UNROLL for (int n = 0; n < N; ++n) to[n]->largest.store(col / 16, row, largest[n]);
-  __syncthreads();  // every row's largest is there, and every vector has been read
+  warp_max_of_magnitudes(largest);
+  if (threadIdx.x % 32 == 0)
+    ATTN_UNROLL for (int n = 0; n < N; ++n) to[n]->largest.store(0, threadIdx.x / 32, largest[n]);
+  __syncthreads();  // every warp's largest is there, and every vector has been read
 
-  float largest_of_all[N] = {};
-  ATTN_UNROLL for (int n = 0; n < N; ++n)
-    ATTN_UNROLL for (int e = threadIdx.x % 32; e < Cols / 16 * kStep; e += 32)
-      largest_of_all[n] = fmaxf(largest_of_all[n], to[n]->largest.load(e / kStep, e % kStep));
-  warp_max_of_magnitudes(largest_of_all);
   ATTN_UNROLL for (int n = 0; n < N; ++n) {
-    if (threadIdx.x < Cols / 16) {
-      float of_columns = 0;
-      ATTN_UNROLL for (int r = 0; r < kStep; ++r) of_columns = fmaxf(of_columns, to[n]->largest.load(threadIdx.x, r));
-      to[n]->largest_of.store(0, threadIdx.x, of_columns);
-    }
-    const float scale = power_of_two_scale(largest_of_all[n]);
+    float largest_of_all = 0;
+    ATTN_UNROLL for (int warp = 0; warp < Threads / 32; ++warp)
+      largest_of_all = fmaxf(largest_of_all, to[n]->largest.load(0, warp));
+    const float scale = power_of_two_scale(largest_of_all);
     if (threadIdx.x == 0) to[n]->scale.store(0, 0, scale);
     ATTN_UNROLL for (int r = 0; r < kVectors; ++r) {
       RegisterPair hi, lo;
@@ -119,18 +111,15 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>& to, Global<T> f
 
 /// out += X Y for Count 16-column operands of X and, for every 16 columns of out, as many of Y; load_right(y_hi, y_lo,
 /// k, n) loads the k-th of the n-th 16. The products with a lo come first: they are 2^-11 of hi hi', and what the
-/// accumulator cuts off of them is as much smaller. `all_four`: lo lo' of the last operands too.
+/// accumulator cuts off of them is as much smaller.
 template <int Count, int Rows, int Cols, class LoadRight>
 __device__ __forceinline__ void multiply_split(Fragment<Rows, Cols, 4, 2>& out,
                                                const uint32_t (&x_hi)[Count][Rows / 16][4],
-                                               const uint32_t (&x_lo)[Count][Rows / 16][4], LoadRight&& load_right,
-                                               bool all_four = false) {
+                                               const uint32_t (&x_lo)[Count][Rows / 16][4], LoadRight&& load_right) {
   uint32_t y_hi[Count][Cols / 16][4];
   ATTN_UNROLL for (int k = 0; k < Count; ++k) {
     uint32_t y_lo[Cols / 16][4];
     ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) load_right(y_hi[k][n], y_lo[n], k, n);
-    if (all_four && k == Count - 1)
-      ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) multiply_add_blocks<half>(out, x_lo[k], 2 * n, y_lo[n]);
     ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) multiply_add_blocks<half>(out, x_hi[k], 2 * n, y_lo[n]);
     ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) multiply_add_blocks<half>(out, x_lo[k], 2 * n, y_hi[k][n]);
   }
@@ -138,10 +127,9 @@ __device__ __forceinline__ void multiply_split(Fragment<Rows, Cols, 4, 2>& out,
     ATTN_UNROLL for (int n = 0; n < Cols / 16; ++n) multiply_add_blocks<half>(out, x_hi[k], 2 * n, y_hi[k][n]);
 }
 
-/// s = A B^T, in pieces of 32 dimensions, which keeps large scores exact. The 16 columns with the largest terms are
-/// added last, and theirs is the lo lo' that shows in a score (docs/exactness.md). 32 columns of s at a time, 16 where
-/// the warp has 32 rows: four accumulators (16 x 8 numbers each) for the tensor cores to go round, as a product's sum
-/// is ready only some instructions later.
+/// s = A B^T, in pieces of 32 dimensions, which keeps large scores exact. 32 columns of s at a time, 16 where the warp
+/// has 32 rows: four accumulators (16 x 8 numbers each) for the tensor cores to go round, as a product's sum is ready
+/// only some instructions later.
 template <int Rows, int Cols, int ARows, int BRows, int D>
 __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const SplitTile<ARows, D>& a,
                                           const SplitTile<BRows, D>& b) {
@@ -149,31 +137,22 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
   static_assert(BRows == Cols && Rows % 16 == 0 && Cols % kAtATime == 0 && D % kPiece == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
   const float unscale = a.unscale() * b.unscale();
-  const int group = lane % (D / 16);  // of 16 columns
-  const float terms = a.largest_of.load(0, group) * b.largest_of.load(0, group);
-  float largest[1] = {__uint_as_float((__float_as_uint(terms) & ~31u) | group)};  // its last bits say whose it is
-  warp_max_of_magnitudes(largest);
-  const int swap =
-      16 * ((__float_as_uint(largest[0]) % 32) ^ (D / 16 - 1));  // column d ^ swap in d's place: the largest last
   if (lane == 0) count_flops(2LL * Rows * Cols);
   ATTN_UNROLL for (int d0 = 0; d0 < D; d0 += kPiece) {
     uint32_t x_hi[kCount][Rows / 16][4], x_lo[kCount][Rows / 16][4];
     ATTN_UNROLL for (int k = 0; k < kCount; ++k)
       ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) {
-        left_operand(x_hi[k][m], a.part, row0 + 16 * m, (d0 + 16 * k) ^ swap);
-        left_operand(x_lo[k][m], a.part, row0 + 16 * m, D + ((d0 + 16 * k) ^ swap));
+        left_operand(x_hi[k][m], a.part, row0 + 16 * m, d0 + 16 * k);
+        left_operand(x_lo[k][m], a.part, row0 + 16 * m, D + d0 + 16 * k);
       }
     ATTN_UNROLL for (int col0 = 0; col0 < Cols; col0 += kAtATime) {
       Fragment<Rows, kAtATime, 4, 2> piece(0);
-      multiply_split<kCount>(
-          piece, x_hi, x_lo,
-          [&](uint32_t(&y_hi)[4], uint32_t(&y_lo)[4], int k, int n) {
-            const int row = col0 + 16 * n + lane % 8 + lane / 16 * 8,
-                      col = ((d0 + 16 * k) ^ swap) + lane / 8 % 2 * 8;  // B^T: a row of B is a column
-            load_matrices<false>(y_hi, b.part.read(row, col, 8));
-            load_matrices<false>(y_lo, b.part.read(row, D + col, 8));
-          },
-          d0 + kPiece == D);
+      multiply_split<kCount>(piece, x_hi, x_lo, [&](uint32_t(&y_hi)[4], uint32_t(&y_lo)[4], int k, int n) {
+        const int row = col0 + 16 * n + lane % 8 + lane / 16 * 8,
+                  col = d0 + 16 * k + lane / 8 % 2 * 8;  // B^T: a row of B is a column
+        load_matrices<false>(y_hi, b.part.read(row, col, 8));
+        load_matrices<false>(y_lo, b.part.read(row, D + col, 8));
+      });
       ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
         ATTN_UNROLL for (int j = 0; j < kAtATime / 4; ++j) {
           float& sum = s(i, col0 / 4 + j);

@@ -45,11 +45,11 @@ struct TensorMultiplyAdd {
 };
 template <class E>
 void tensor_multiply_add_of_warp(void* const* lanes) {
-  using Row = double __attribute__((vector_size(64)));  // 17 terms without a rounding
+  using Row = float __attribute__((vector_size(32)));
   const auto low = [](uint32_t both) { return to_float(E{static_cast<uint16_t>(both)}); };
   const auto high = [](uint32_t both) { return to_float(E{static_cast<uint16_t>(both >> 16)}); };
   Row b[16], c[16];
-  double a[16][16];
+  float a[16][16];
   for (int lane = 0; lane < executor::kWarp; ++lane) {
     const auto& deposit = *static_cast<const TensorMultiplyAdd*>(lanes[lane]);
     const int row = lane / 4, col = lane % 4 * 2;
@@ -62,17 +62,12 @@ void tensor_multiply_add_of_warp(void* const* lanes) {
   }
   for (int row = 0; row < 16; ++row)
     for (int k = 0; k < 16; ++k) c[row] += a[row][k] * b[k];
-  const auto cut_off = [](double x) { return static_cast<float>(std::bit_cast<double>(std::bit_cast<uint64_t>(x) & ~uint64_t{0x1fffffff})); };
   for (int lane = 0; lane < executor::kWarp; ++lane)
-    for (int n = 0; n < 4; ++n)
-      *static_cast<const TensorMultiplyAdd*>(lanes[lane])->c[n] = cut_off(c[lane / 4 + n / 2 * 8][lane % 4 * 2 + n % 2]);
+    for (int n = 0; n < 4; ++n) *static_cast<const TensorMultiplyAdd*>(lanes[lane])->c[n] = c[lane / 4 + n / 2 * 8][lane % 4 * 2 + n % 2];
 }
 
 /// mma.m16n8k16: c += A B for a 16x16 A (registers as load_matrices of its four quarters, upper before lower, left before
 /// right), a 16x8 B and fp32 sums; lane l holds c at (l / 4, 2 (l % 4)), its right-hand neighbour, and both eight rows below.
-/// A tensor core adds the 16 products and c at once and cuts off, towards zero, what does not fit (Fasi, Higham, Mikaitis and
-/// Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 2021). So does this, except that there each term is cut off
-/// too, two or three bits further down.
 template <class E>
 __attribute__((noinline)) void tensor_multiply_add(float& c0, float& c1, float& c2, float& c3, const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                          const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
