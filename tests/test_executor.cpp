@@ -1,6 +1,9 @@
 // The CPU executor: it runs CUDA's thread model right, counts exactly, and catches each kind of mistake. For each kind a
 // small kernel has the mistake planted (Bug = true); its twin without the mistake must pass.
 #define ATTN_DEVICE_CPU
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -495,6 +498,23 @@ TEST_CASE("a race names the member of the block's SRAM and its row", "[executor]
     CHECK_CONTAINS(finding_of([&] { launch("race", store_twice, 1, 64, sizeof(T), 0, byte); }), "race on " + std::string(name) + " (SRAM byte " + std::to_string(byte) + "): thread 1 writes");
 }
 #endif
+
+TEST_CASE("a forked child runs grids with threads of its own, and ends", "[executor]") {
+  REQUIRE(reverses(4, 64));  // this process has its threads
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const bool right = reverses(4, 64);
+    if (fork() == 0) std::exit(0);  // a child without a grid of its own ends too
+    int status = 1;
+    wait(&status);
+    std::exit(right && status == 0 ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+}
 
 // ---- CUDA as it is typed by habit --------------------------------------------------------------------------------------
 

@@ -115,18 +115,18 @@ TEST_CASE("the prediction is executed FLOPs over R plus HBM bytes over BW") {
                                               .stores("LSE", p.L(), p.L()).multiplies(visits_all(4096, 4096, 128, 64), 2)};
   CHECK(intensity(step04).flops == 68719476736);  // 4 * 4096^2 * 64 * 16
   CHECK(intensity(step04).bytes == 67371008);     // 4 * (4 * 4194304 + 65536)
-  const PredictionOrReason result = predict(step04, p, {made_up_gpu(), ""});
-  REQUIRE(result.prediction);
-  CHECK(result.prediction->flops_ms == Approx(1.37438953472));
-  CHECK(result.prediction->bytes_ms == Approx(0.016842752));
+  const Known<Prediction> result = predict(step04, p, made_up_gpu());
+  REQUIRE(result);
+  CHECK(result->flops_ms == Approx(1.37438953472));
+  CHECK(result->bytes_ms == Approx(0.016842752));
   CHECK(prediction_text(result) == "predicted 1.39 ms = FLOPs 1.37 + bytes 0.017");
 
   std::vector<KernelCost> two = step04;  // kernels add up
   two.push_back(KernelCost("softmax", p).loads("S", p.S(), p.S()).moves_at_least());
-  const Prediction sum = *predict(two, p, {made_up_gpu(), ""}).prediction;
+  const Prediction sum = *predict(two, p, made_up_gpu());
   CHECK(sum.bytes_ms == Approx(0.016842752 + 0.268435456));
   CHECK(sum.flops_ms == Approx(1.37438953472));
-  CHECK(has(prediction_text({sum, ""}), "predicted at least 1.66 ms"));
+  CHECK(has(prediction_text(sum), "predicted at least 1.66 ms"));
 }
 
 TEST_CASE("R is that of the smallest tile that holds the row, less the padding") {
@@ -148,10 +148,10 @@ TEST_CASE("a step of warpgroup products is predicted from their rate") {
   p.dtype = Dtype::fp16;
   const std::vector<KernelCost> mma = {KernelCost("attention", p).multiplies(visits_all(4096, 4096, 128, 64), 2)};
   const std::vector<KernelCost> wgmma = {KernelCost("attention", p).multiplies(visits_all(4096, 4096, 128, 64), 2).by_warpgroups()};
-  CHECK(predict(mma, p, {f, ""}).prediction->flops_ms == Approx(4.0 * 4096 * 4096 * 128 * 16 / 6e14 * 1e3));
-  CHECK(predict(wgmma, p, {f, ""}).prediction->flops_ms == Approx(4.0 * 4096 * 4096 * 128 * 16 / 8e14 * 1e3));
+  CHECK(predict(mma, p, f)->flops_ms == Approx(4.0 * 4096 * 4096 * 128 * 16 / 6e14 * 1e3));
+  CHECK(predict(wgmma, p, f)->flops_ms == Approx(4.0 * 4096 * 4096 * 128 * 16 / 8e14 * 1e3));
   f.wgmma_fp16.reset();  // a file of an older step00
-  CHECK(has(predict(wgmma, p, {f, ""}).reason, "no warpgroup product rate for fp16"));
+  CHECK(has(predict(wgmma, p, f).reason, "no warpgroup product rate for fp16"));
   CHECK_FALSE(made_up_gpu().product_rate(of(Dtype::fp32, 64), true));
   CHECK_FALSE(made_up_gpu().product_rate(of(Dtype::bf16, 64), true));
 }
@@ -159,11 +159,11 @@ TEST_CASE("a step of warpgroup products is predicted from their rate") {
 TEST_CASE("no prediction says why") {
   const Problem p = problem(1, 64, 256);
   const std::vector<KernelCost> kernels = {KernelCost("attention", p).loads("Q", 1, 1)};
-  CHECK(prediction_text(predict(kernels, p, {std::nullopt, "step00 has not measured this GPU: run ./step00 once"})) ==
+  CHECK(prediction_text(predict(kernels, p, Known<DeviceFigures>::none("step00 has not measured this GPU: run ./step00 once"))) ==
         "predicted n/a (step00 has not measured this GPU: run ./step00 once)");
-  CHECK(has(predict(kernels, p, {made_up_gpu(), ""}).reason, "no product rate for fp32 at head_dim 256"));
+  CHECK(has(predict(kernels, p, made_up_gpu()).reason, "no product rate for fp32 at head_dim 256"));
   const std::vector<KernelCost> library = {KernelCost("scores", p).by_library().loads("Q", 5, 7)};
-  CHECK(has(predict(library, p, {made_up_gpu(), ""}).reason, "library"));
+  CHECK(has(predict(library, p, made_up_gpu()).reason, "library"));
   CHECK(library.front().requested.empty());  // not 0: not known
   CHECK(total_load(library.front().hbm) == 28);
 }
@@ -237,8 +237,8 @@ TEST_CASE("figures that cannot be used give a reason and an action") {
   const std::string path = folder.path + "/figures.json";
   const Environment place("ATTN_DEVICE_FIGURES", path.c_str());
   const auto reason = [&](const std::string& gpu = "Made-up GPU", const std::string& driver = "13.0") {
-    const KeptFigures kept = find_figures(gpu, driver);
-    CHECK_FALSE(kept.figures);
+    const Known<DeviceFigures> kept = find_figures(gpu, driver);
+    CHECK_FALSE(kept);
     CHECK(has(kept.reason, "run ./step00 once"));
     CHECK_FALSE(has(kept.reason, "\n"));
     return kept.reason;
@@ -247,7 +247,7 @@ TEST_CASE("figures that cannot be used give a reason and an action") {
   const DeviceFigures f = made_up_gpu();
   const std::string good = figures_json(f);
   write(path, good);
-  CHECK(find_figures("Made-up GPU", "13.0").figures);
+  CHECK(find_figures("Made-up GPU", "13.0").value);
   CHECK(has(reason("NVIDIA H200"), "another GPU (Made-up GPU)"));
   CHECK(has(reason("Made-up GPU", "12.4"), "a driver for CUDA 13.0, this one is for 12.4"));
 
@@ -285,7 +285,7 @@ TEST_CASE("report and JSON of a GPU run carry prediction and roofline") {
   r.device = DeviceKind::gpu;
   r.device_name = "Made-up GPU";
   r.problem = problem(16, 4096, 64);
-  r.figures = {made_up_gpu(), ""};
+  r.figures = made_up_gpu();
   const Problem& p = r.problem;
   MethodResult& m = r.methods.emplace_back();
   m.name = "forward";
@@ -302,7 +302,7 @@ TEST_CASE("report and JSON of a GPU run carry prediction and roofline") {
   CHECK(json["roofline"]["balance_flops_per_byte"].get<double>() == Approx(12.5));
   CHECK(json["kernels"][0]["roofline"]["predicted_bytes_ms"].get<double>() == Approx(0.016777216));
 
-  r.figures = {std::nullopt, "step00 has not measured this GPU: run ./step00 once"};
+  r.figures = Known<DeviceFigures>::none("step00 has not measured this GPU: run ./step00 once");
   CHECK(has(report_text(r), "predicted n/a (step00 has not measured this GPU: run ./step00 once)"));
   json = Json::parse(json_text(r));
   CHECK(json["time"]["predicted_ms"].is_null());

@@ -48,8 +48,6 @@ std::set<std::string> names(const Sweep& sweep) {
   return names;
 }
 
-int64_t total(const std::vector<TensorBytes>& bytes) { return total_load(bytes) + total_store(bytes); }
-
 /// Attention over one key: O is V, LSE the score. `spoil` is called behind it.
 Step one_key_step(std::function<void(const Problem&, const Tensors&)> spoil = [](const Problem&, const Tensors&) {}) {
   Step step;

@@ -1,8 +1,9 @@
 #include "common/harness/check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <mutex>
 
@@ -50,12 +51,6 @@ struct Tally {
     failures += other.failures;
   }
 };
-
-std::string number(double value, int digits = 3) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*g", digits, value);
-  return text;
-}
 
 double growth(const Problem& problem) {
   constexpr double kFlatUpTo = 4096;
@@ -152,12 +147,11 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
     const auto& at = result.worst_index;
     constexpr int kDigits = 9;  // as many as tell any two floats apart
     const double value = actual[((at[0] * problem.heads + at[1]) * rows_per_head + at[2]) * cols + at[3]];
-    result.reason = output + ": " + std::to_string(tally.failures) + " of " + std::to_string(result.checked) + " elements are off by more than " +
-                    number(result.tolerance) + " of their allowance" + (rounded ? " and their own rounding" : "") + ", worst at [" +
-                    std::to_string(at[0]) + ", " + std::to_string(at[1]) + ", " + std::to_string(at[2]) + ", " + std::to_string(at[3]) + "]: " +
-                    number(value, kDigits) + " instead of " + number(reference.value[tally.worst_at], kDigits);
+    result.reason = fmt::format("{}: {} of {} elements are off by more than {:.3g} of their allowance{}, worst at [{}, {}, {}, {}]: {:.{}g} instead of {:.{}g}", output,
+                                tally.failures, result.checked, result.tolerance, rounded ? " and their own rounding" : "", at[0], at[1], at[2], at[3], value, kDigits,
+                                reference.value[tally.worst_at], kDigits);
   } else if (result.l2_judged && !l2_holds) {
-    result.reason = output + ": relative L2 error " + number(*result.relative_l2) + " exceeds " + number(*result.l2_bound);
+    result.reason = fmt::format("{}: relative L2 error {:.3g} exceeds {:.3g}", output, *result.relative_l2, *result.l2_bound);
   }
   result.pass = result.reason.empty();
   return result;
@@ -180,7 +174,7 @@ std::string describe_overflow(const std::string& output, const Problem& problem,
   kept.push_back({output, largest, output == "lse" ? Dtype::fp32 : problem.dtype});
   for (const Kept& value : kept) {
     const double limit = largest_number(value.dtype);
-    if (value.largest > limit) return value.name + " exceeds " + dtype_name(value.dtype) + "'s " + number(limit, 6) + ": up to " + number(value.largest, 6);
+    if (value.largest > limit) return fmt::format("{} exceeds {}'s {:.6g}: up to {:.6g}", value.name, dtype_name(value.dtype), limit, value.largest);
   }
   return "";
 }
@@ -189,7 +183,7 @@ std::string verdict(bool pass, Dtype dtype, const Reference& reference) {
   constexpr double kLargestClaimed = 64;
   if (!pass) return "FAIL";
   if (!(reference.largest_weight > kLargestClaimed)) return "PASS";
-  return std::string("PASS, ") + (dtype == Dtype::fp32 ? "1e-6" : std::string("2u of ") + dtype_name(dtype)) + " not claimed: scores up to " + number(reference.largest_score);
+  return fmt::format("PASS, {} not claimed: scores up to {:.3g}", dtype == Dtype::fp32 ? "1e-6" : std::string("2u of ") + dtype_name(dtype), reference.largest_score);
 }
 
 }  // namespace attention

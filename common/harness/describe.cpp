@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/harness/choose.h"
 
 namespace attention {
 
 namespace {
-using Json = nlohmann::ordered_json;
-
 constexpr int kCapabilities[] = {0, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};  // 0: the CPU executor; the GPUs that CUDA 13 compiles for
 constexpr int kMostHeadDim = 512;
 

@@ -6,7 +6,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <map>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -25,6 +28,12 @@ int64_t parse_size(const std::string& flag, const std::string& text) {
   if (error != std::errc() || end != text.data() + text.size()) throw BadArguments(fmt::format("{} {}: not a whole number", flag, text));
   if (value < 1) throw BadArguments(fmt::format("{} {}: must be at least 1", flag, text));
   return value;
+}
+
+int parse_at_most(const std::string& flag, const std::string& text, int most) {
+  const int64_t value = parse_size(flag, text);
+  if (value > most) throw BadArguments(fmt::format("{} {}: at most {}", flag, text, most));
+  return static_cast<int>(value);
 }
 
 uint64_t parse_number(const std::string& flag, const std::string& text) {
@@ -93,7 +102,6 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help) {
   Options options;
-  std::map<std::string, std::string> typed;  // flag -> text, of the flags that take a value
   CLI::App app(fmt::format("{}  {}: {}\nChapter: {}", step.id, step.title, step.idea, step.chapter), step.id);
   app.set_help_flag("--help,-h", "These flags");
   app.set_help_all_flag("--help-all", "All flags");
@@ -101,46 +109,83 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
 
   // --help-all is CLI11's own for subcommands; here it lifts the group that --help hides.
   std::vector<CLI::Option*> advanced;
-  const auto value = [&](const std::string& flag, const std::string& type, const std::string& text, bool first = false) {
-    CLI::Option* option = app.add_option(flag, typed[flag], text)->type_name(type);
-    if (!first) advanced.push_back(option);
-  };
   const auto flag = [&](const std::string& name, bool& target, const std::string& text, bool first = false) {
     CLI::Option* option = app.add_flag(name, target, text);
     if (!first) advanced.push_back(option);
   };
-  value("--seqlen", "N", "Queries and keys per head (GPU 4096, CPU 512)", true);
-  value("--heads", "H", "Heads (GPU 16, CPU 2)", true);
-  value("--head-dim", "d", "Length of a row of Q, K, V (64)", true);
-  flag("--causal", options.causal, "Query i sees the keys j <= i + Nk - Nq (bottom-right)", true);
-  value("--dtype", "TYPE", fmt::format("fp32, fp16 or bf16 ({}; float16 files that are loaded: fp16)", dtype_name(step.default_dtype)), true);
-  value("--device", "DEVICE", "auto, gpu or cpu; auto takes the CPU executor only when there is no GPU", true);
-  value("--batch", "B", "Batch (1)");
-  value("--seqlen-q", "Nq", "Queries per head");
-  value("--seqlen-k", "Nk", "Keys per head");
-  value("--softmax-scale", "s", "Factor of Q K^T (1/sqrt(d))");
-  value("--seed", "n", "Seed of the inputs (0)");
-  value("--init", "KIND", "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 sigma)");
-  value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it");
-  value("--product", "KIND", "In fp32: tile products on cuda-cores or tensor-cores, both exact (cuda-cores)");
-  value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in");
-  flag("--sweep-tiles", options.sweep_tiles, "Run every tile that is compiled in and compare them");
-  value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0");
-  value("--load", "DIR", "Read q.npy k.npy v.npy [batch, heads, seqlen, head_dim], and for the backward do.npy, the gradient of O; float32 or float16, whose sizes hold");
-  value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none");
-  value("--check", "HOW", "full, sample:n rows, or none (full while it takes seconds, else a sample)");
-  value("--traffic", "HOW", "Measured traffic: auto or off (auto)");
-  value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal, sums in any order but for rounding");
-  flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
+  // read(flag, text) is called when the flag was typed.
+  using Read = std::function<void(const std::string& flag, const std::string& text)>;
+  const auto value = [&](const std::string& name, const std::string& type, const std::string& text, Read read, bool first = false) {
+    const auto typed = [name, read](const std::string& what) { read(name, what); };
+    CLI::Option* option = app.add_option_function<std::string>(name, typed, text)->type_name(type);
+    if (!first) advanced.push_back(option);
+  };
+  const auto size = [](std::optional<int64_t>& target) -> Read { return [&target](const std::string& flag, const std::string& text) { target = parse_size(flag, text); }; };
+  const auto name = [](std::string& target) -> Read {
+    return [&target](const std::string& flag, const std::string& text) {
+      if (text.empty()) throw BadArguments(flag + ": the name is empty");
+      target = text;
+    };
+  };
+  const auto one_of = [](auto& target, auto... choices) -> Read {
+    using T = typename std::tuple_element_t<0, std::tuple<decltype(choices)...>>::second_type;
+    return [&target, list = std::vector<std::pair<std::string, T>>{choices...}](const std::string& flag, const std::string& text) { target = parse_choice(flag, text, list); };
+  };
+  const auto choice = [](const char* called, auto value) { return std::pair{std::string(called), value}; };
+  std::optional<int64_t> seqlen;
+  std::string preset;
   std::map<std::string, bool> left_out;
-  for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
-  value("--json", "FILE", "Write the results as JSON; - is standard output");
-  value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event");
   bool described = false;
+
+  value("--seqlen", "N", "Queries and keys per head (GPU 4096, CPU 512)", size(seqlen), true);
+  value("--heads", "H", "Heads (GPU 16, CPU 2)", size(options.heads), true);
+  value("--head-dim", "d", "Length of a row of Q, K, V (64)", size(options.head_dim), true);
+  flag("--causal", options.causal, "Query i sees the keys j <= i + Nk - Nq (bottom-right)", true);
+  value("--dtype", "TYPE", fmt::format("fp32, fp16 or bf16 ({}; float16 files that are loaded: fp16)", dtype_name(step.default_dtype)),
+        one_of(options.dtype, choice("fp32", Dtype::fp32), choice("fp16", Dtype::fp16), choice("bf16", Dtype::bf16)), true);
+  value("--device", "DEVICE", "auto, gpu or cpu; auto takes the CPU executor only when there is no GPU",
+        one_of(options.device, choice("auto", DeviceChoice::automatic), choice("gpu", DeviceChoice::gpu), choice("cpu", DeviceChoice::cpu)), true);
+  value("--batch", "B", "Batch (1)", size(options.batch));
+  value("--seqlen-q", "Nq", "Queries per head", size(options.seqlen_q));
+  value("--seqlen-k", "Nk", "Keys per head", size(options.seqlen_k));
+  value("--softmax-scale", "s", "Factor of Q K^T (1/sqrt(d))", [&](const std::string&, const std::string& text) { options.softmax_scale = parse_scale(text); });
+  value("--seed", "n", "Seed of the inputs (0)", [&](const std::string& flag, const std::string& text) {
+    options.seed = parse_number(flag, text);
+    options.init_given = true;
+  });
+  value("--init", "KIND", "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 sigma)", [&](const std::string&, const std::string& text) {
+    options.init = parse_init(text);
+    options.init_given = true;
+  });
+  value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it", name(preset));
+  value("--product", "KIND", "In fp32: tile products on cuda-cores or tensor-cores, both exact (cuda-cores)",
+        one_of(options.tensor_cores, choice("cuda-cores", false), choice("tensor-cores", true)));
+  value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in", [&](const std::string&, const std::string& text) { options.tile = parse_tile(text); });
+  flag("--sweep-tiles", options.sweep_tiles, "Run every tile that is compiled in and compare them");
+  value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0", [&](const std::string& flag, const std::string& text) {
+    const uint64_t row = parse_number(flag, text);
+    if (row > INT64_MAX) throw BadArguments(flag + " " + text + ": there is no such row");
+    options.trace_row = static_cast<int64_t>(row);
+  });
+  value("--load", "DIR", "Read q.npy k.npy v.npy [batch, heads, seqlen, head_dim], and for the backward do.npy, the gradient of O; float32 or float16, whose sizes hold", name(options.load_dir));
+  value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none", name(options.save_dir));
+  value("--check", "HOW", "full, sample:n rows, or none (full while it takes seconds, else a sample)",
+        [&](const std::string&, const std::string& text) { options.check = parse_check(text); });
+  value("--traffic", "HOW", "Measured traffic: auto or off (auto)", one_of(options.traffic, choice("auto", true), choice("off", false)));
+  value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal, sums in any order but for rounding",
+        [&](const std::string& flag, const std::string& text) { options.repeat = parse_at_most(flag, text, 1'000'000); });
+  flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
+  for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
+  value("--json", "FILE", "Write the results as JSON; - is standard output", name(options.json));
+  value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event", name(options.film));
   flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
-  value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)");
-  value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)");
-  value("--threads", "n", "CPU executor: threads of the operating system (one per core)");
+  using RaceCheck = ExecutorOptions::RaceCheck;
+  value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)",
+        one_of(options.race_check, choice("none", RaceCheck::none), choice("ends", RaceCheck::ends), choice("all", RaceCheck::all)));
+  value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)",
+        [&](const std::string& flag, const std::string& text) { options.thread_order = parse_number(flag, text); });
+  value("--threads", "n", "CPU executor: threads of the operating system (one per core)",
+        [&](const std::string& flag, const std::string& text) { options.os_threads = parse_at_most(flag, text, 1024); });
 
   try {
     app.parse(argc, argv);
@@ -160,64 +205,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
     help = describe(step);
     return std::nullopt;
   }
-  const auto given = [&](const std::string& name) { return app.count(name) > 0; };
-  const auto size = [&](const std::string& name, std::optional<int64_t>& target) {
-    if (given(name)) target = parse_size(name, typed[name]);
-  };
-  size("--batch", options.batch);
-  size("--heads", options.heads);
-  size("--head-dim", options.head_dim);
-  size("--seqlen", options.seqlen_q);
-  options.seqlen_k = options.seqlen_q;
-  size("--seqlen-q", options.seqlen_q);
-  size("--seqlen-k", options.seqlen_k);
-  if (given("--softmax-scale")) options.softmax_scale = parse_scale(typed["--softmax-scale"]);
-  if (given("--seed")) options.seed = parse_number("--seed", typed["--seed"]);
-  if (given("--dtype"))
-    options.dtype = parse_choice<Dtype>("--dtype", typed["--dtype"], {{"fp32", Dtype::fp32}, {"fp16", Dtype::fp16}, {"bf16", Dtype::bf16}});
-  if (given("--preset")) apply_preset(typed["--preset"], options);
-  if (given("--device"))
-    options.device = parse_choice<DeviceChoice>("--device", typed["--device"],
-                                                {{"auto", DeviceChoice::automatic}, {"gpu", DeviceChoice::gpu}, {"cpu", DeviceChoice::cpu}});
-  if (given("--product")) options.tensor_cores = parse_choice<bool>("--product", typed["--product"], {{"cuda-cores", false}, {"tensor-cores", true}});
-  if (given("--init")) options.init = parse_init(typed["--init"]);
-  options.init_given = given("--init") || given("--seed");
-  if (given("--tile")) options.tile = parse_tile(typed["--tile"]);
-  if (given("--trace-row")) {
-    const uint64_t row = parse_number("--trace-row", typed["--trace-row"]);
-    if (row > INT64_MAX) throw BadArguments("--trace-row " + typed["--trace-row"] + ": there is no such row");
-    options.trace_row = static_cast<int64_t>(row);
-  }
-  if (given("--check")) options.check = parse_check(typed["--check"]);
-  if (given("--traffic")) options.traffic = parse_choice<bool>("--traffic", typed["--traffic"], {{"auto", true}, {"off", false}});
-  for (const auto& [name, left] : left_out)
-    if (left) options.left_out.push_back(name);
-  if (given("--repeat")) {
-    const int64_t repeat = parse_size("--repeat", typed["--repeat"]);
-    if (repeat > 1'000'000) throw BadArguments(fmt::format("--repeat {}: at most 1000000", repeat));
-    options.repeat = static_cast<int>(repeat);
-  }
-  const auto text = [&](const std::string& name, std::string& target) {
-    if (!given(name)) return;
-    if (typed[name].empty()) throw BadArguments(name + ": the name is empty");
-    target = typed[name];
-  };
-  text("--load", options.load_dir);
-  text("--save", options.save_dir);
-  text("--json", options.json);
-  text("--film", options.film);
+  if (!options.seqlen_q) options.seqlen_q = seqlen;
+  if (!options.seqlen_k) options.seqlen_k = seqlen;
+  if (!preset.empty()) apply_preset(preset, options);
+  for (const auto& [technique, left] : left_out)
+    if (left) options.left_out.push_back(technique);
   if (options.sweep_tiles)
     for (const char* one_tile : {"--tile", "--trace-row", "--save", "--film"})
-      if (given(one_tile)) throw BadArguments(fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
-  using RaceCheck = ExecutorOptions::RaceCheck;
-  if (given("--race-check"))
-    options.race_check = parse_choice<RaceCheck>("--race-check", typed["--race-check"], {{"none", RaceCheck::none}, {"ends", RaceCheck::ends}, {"all", RaceCheck::all}});
-  if (given("--thread-order")) options.thread_order = parse_number("--thread-order", typed["--thread-order"]);
-  if (given("--threads")) {
-    const int64_t threads = parse_size("--threads", typed["--threads"]);
-    if (threads > 1024) throw BadArguments(fmt::format("--threads {}: at most 1024", threads));
-    options.os_threads = static_cast<int>(threads);
-  }
+      if (app.count(one_tile) > 0) throw BadArguments(fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
   return options;
 }
 

@@ -29,13 +29,10 @@ std::string counts(const RunResult& r) { return !has_counts(r, r.methods.back())
 int64_t requested_bytes(const RunResult& r) {
   const MethodResult& m = r.methods.back();
   const std::vector<TensorBytes> requested = has_counts(r, m) ? m.counted() : m.requested();
-  return total_load(requested) + total_store(requested);
+  return total(requested);
 }
 
-int64_t hbm_bytes(const RunResult& r) {
-  const std::vector<TensorBytes> hbm = r.methods.back().hbm();
-  return total_load(hbm) + total_store(hbm);
-}
+int64_t hbm_bytes(const RunResult& r) { return total(r.methods.back().hbm()); }
 
 std::string row(const char* what, const std::string& mine, const std::string& ours, const std::string& ratio) {
   return fmt::format("  {:<14}{:>14}{:>14}{}{}\n", what, mine, ours, ratio.empty() ? "" : "   ", ratio);
@@ -55,7 +52,7 @@ std::string comparison(const RunResult& mine, const RunResult& ours) {
   text += bytes("extra memory", mine.methods.back().extra_bytes(), ours.methods.back().extra_bytes());
   const std::optional<TimeStats>&m = mine.methods.back().time, &o = ours.methods.back().time;
   if (mine.planned_only)
-    text += row("time", "n/a", "n/a", "nothing ran (--plan)");
+    text += row("time", "n/a", "n/a", kPlanned);
   else if (mine.device == DeviceKind::cpu)
     text += row("time", "n/a", "n/a", "the CPU executor's times are no GPU's");
   else if (!m || !o)

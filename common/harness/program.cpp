@@ -54,7 +54,7 @@ void finish(const Options& options, const std::string& report, const std::functi
   print_results(report, json, options.json);
   if (failures.empty()) return;
   const size_t more = failures.size() - 1;
-  throw CheckFailed(failures.front() + (more == 0 ? "" : " (and " + std::to_string(more) + " more above)"));
+  throw CheckFailed(failures.front() + (more == 0 ? "" : " (and " + std::to_string(more) + " more)"));
 }
 
 int program(const std::string& id, const std::function<void()>& run) {

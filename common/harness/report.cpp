@@ -18,8 +18,6 @@ namespace {
 
 std::string human_ms(double ms) { return ms >= 1000 ? fmt::format("{:.2f} s", ms / 1000) : ms >= 10 ? fmt::format("{:.1f} ms", ms) : fmt::format("{:.3g} ms", ms); }
 
-int64_t total(const std::vector<TensorBytes>& bytes) { return total_load(bytes) + total_store(bytes); }
-
 std::vector<TensorBytes> pairs_only(std::vector<TensorBytes> bytes) {
   bytes.erase(std::remove_if(bytes.begin(), bytes.end(), [](const TensorBytes& b) { return !is_pair_tensor(b.tensor); }), bytes.end());
   return bytes;
@@ -152,9 +150,8 @@ std::string recompute_or_not(const RunResult& r) {
   const std::optional<double> needed = break_even(standard.expected, recompute.expected);
   if (!needed) return "";
   std::string text = fmt::format("break-even  {} multiplies more and moves less than {}: it takes less time where R/BW > {:.1f} FLOP/byte", recompute.name, standard.name, *needed);
-  if (r.figures.figures)
-    if (const std::optional<double> rate = r.figures.figures->product_rate(r.problem))
-      text += fmt::format("; this GPU: {:.1f}", *rate / r.figures.figures->bandwidth());
+  if (const Known<Prediction> here = predict(recompute.expected, r.problem, r.figures))
+    text += fmt::format("; this GPU: {:.1f}", here->flops_per_second / here->bytes_per_second);
   return text + "\n";
 }
 
@@ -233,15 +230,12 @@ std::string sweep_text(const Sweep& sweep) {
 std::string no_occupancy_reason(const SweptTile& swept) {
   if (const LaunchRecord* longest = swept.longest_kernel())
     return longest->blocks_per_sm ? "" : swept.run.device == DeviceKind::cpu ? "the CPU executor has no SMs" : "a library's kernel does not say";
-  if (swept.run.planned_only) return "nothing ran (--plan)";
-  return swept.method().not_run.empty() ? "the result was wrong" : swept.method().not_run;
+  return no_run_reason(swept.run, swept.method());
 }
 
 std::string not_measured_reason(const RunResult& r, const MethodResult& m) {
   if (m.measured) return m.measured->reason;
-  if (!r.options.traffic) return "switched off (--traffic off)";
-  if (r.planned_only) return "nothing ran (--plan)";
-  return m.not_run.empty() ? "the result was wrong" : m.not_run;
+  return r.options.traffic ? no_run_reason(r, m) : "switched off (--traffic off)";
 }
 
 std::string report_text(const RunResult& r) {

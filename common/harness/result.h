@@ -54,7 +54,7 @@ struct RunResult {
   DeviceKind device = DeviceKind::cpu;
   std::string device_name, device_note;  // the note: why the choice fell on the CPU executor
   int64_t l2_bytes = 0;                  // 0: none
-  KeptFigures figures;                   // what step00 measured of this GPU
+  Known<DeviceFigures> figures;          // what step00 measured of this GPU
   std::optional<double> hbm_peak;        // bytes per second, as Device::hbm_peak
   int64_t free_bytes = 0;                // before the run
   int64_t needed_bytes = 0;              // what the run takes from the device, tensors and all
@@ -74,6 +74,13 @@ struct RunResult {
   std::vector<std::string> saved;        // files that --save wrote
   std::string not_saved;                 // why it could not ("" = it could, or was not asked to)
 };
+
+constexpr const char* kPlanned = "nothing ran (--plan)";
+
+/// Why there is nothing that a run of the method would have told.
+inline std::string no_run_reason(const RunResult& result, const MethodResult& method) {
+  return result.planned_only ? kPlanned : method.not_run.empty() ? "the result was wrong" : method.not_run;
+}
 
 /// The CPU executor ran the method, and so counted.
 inline bool has_counts(const RunResult& result, const MethodResult& method) { return result.device == DeviceKind::cpu && !method.launches.empty(); }

@@ -67,7 +67,7 @@ const SweptTile* Sweep::best() const {
 
 std::string Sweep::no_best_reason() const {
   const RunResult& any = tiles.front().run;
-  if (any.planned_only) return "nothing ran (--plan)";
+  if (any.planned_only) return kPlanned;
   if (any.device == DeviceKind::cpu) return "emulated time does not rank tiles: a GPU does";
   return any.options.check.kind == CheckChoice::Kind::none ? "nothing was checked (--check none)" : "no tile passed";
 }

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 
+#include "common/base/json.h"
 #include "common/base/text.h"
 
 
@@ -19,17 +19,7 @@ namespace attention {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr const char* kSchema = "attention-device-1";
-
-void put_rate(Json& object, const std::string& key, const std::optional<double>& rate, const std::string& reason) {
-  if (rate) {
-    object[key] = *rate;
-  } else {
-    object[key] = nullptr;
-    object[key + "_reason"] = reason;
-  }
-}
 
 double positive(const Json& object, const char* key) {
   const double value = object.at(key).get<double>();
@@ -93,17 +83,17 @@ std::string figures_json(const DeviceFigures& f) {
                  {"sram_bytes", f.sm_count * f.sram_bytes_per_sm}, {"sram_bytes_per_sm", f.sram_bytes_per_sm}, {"sram_bytes_per_block", f.sram_bytes_per_block},
                  {"driver_cuda", f.driver_cuda}};
   Json& bandwidth = json["bytes_per_second"] = {{"hbm_read", f.hbm_read}, {"hbm_copy", f.hbm_copy}};
-  put_rate(bandwidth, "hbm_peak", f.hbm_peak, "the driver does not tell memory clock and bus width");
+  put(bandwidth, "hbm_peak", or_null(f.hbm_peak), "the driver does not tell memory clock and bus width");
   bandwidth["l2_read"] = f.l2_read;
   bandwidth["sram_read"] = f.sram_read;
   json["working_sets"] = Json::array();
   for (const WorkingSetRate& set : f.working_sets)
     json["working_sets"].push_back({{"bytes", set.bytes}, {"bytes_per_second", set.bytes_per_second}, {"cache_resident", is_cache_resident(set.bytes_per_second, f)}});
   Json& products = json["flops_per_second"] = {{"ffma_fp32", f.ffma_fp32}};
-  put_rate(products, "mma_fp16", f.mma_fp16, "needs compute capability 7.5 or newer");
-  put_rate(products, "mma_bf16", f.mma_bf16, "needs compute capability 8.0 or newer");
-  put_rate(products, "wgmma_fp16", f.wgmma_fp16, "needs a Hopper GPU (compute capability 9.0)");
-  put_rate(products, "wgmma_bf16", f.wgmma_bf16, "needs a Hopper GPU (compute capability 9.0)");
+  put(products, "mma_fp16", or_null(f.mma_fp16), "needs compute capability 7.5 or newer");
+  put(products, "mma_bf16", or_null(f.mma_bf16), "needs compute capability 8.0 or newer");
+  put(products, "wgmma_fp16", or_null(f.wgmma_fp16), "needs a Hopper GPU (compute capability 9.0)");
+  put(products, "wgmma_bf16", or_null(f.wgmma_bf16), "needs a Hopper GPU (compute capability 9.0)");
   const auto put_products = [&](const char* key, const std::vector<TileProductRate>& rates) {
     json[key] = Json::array();
     for (const TileProductRate& rate : rates)
@@ -163,22 +153,23 @@ DeviceFigures parse_figures(const std::string& text) {
   return f;
 }
 
-KeptFigures find_figures(const std::string& gpu, const std::string& driver_cuda) {
+Known<DeviceFigures> find_figures(const std::string& gpu, const std::string& driver_cuda) {
+  const auto none = Known<DeviceFigures>::none;
   const std::string path = figures_path(gpu);
-  if (path.empty()) return {std::nullopt, "neither ATTN_DEVICE_FIGURES nor XDG_CACHE_HOME nor HOME says where step00 keeps its figures"};
+  if (path.empty()) return none("neither ATTN_DEVICE_FIGURES nor XDG_CACHE_HOME nor HOME says where step00 keeps its figures");
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return {std::nullopt, "step00 has not measured this GPU: run ./step00 once"};
+  if (!std::filesystem::exists(path, error)) return none("step00 has not measured this GPU: run ./step00 once");
   std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path, error)) return {std::nullopt, path + " cannot be read: run ./step00 once"};
+  if (!file || std::filesystem::is_directory(path, error)) return none(path + " cannot be read: run ./step00 once");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   try {
     DeviceFigures figures = parse_figures(text);
-    if (figures.gpu != gpu) return {std::nullopt, fmt::format("{} is of another GPU ({}): run ./step00 once", path, figures.gpu)};
+    if (figures.gpu != gpu) return none(fmt::format("{} is of another GPU ({}): run ./step00 once", path, figures.gpu));
     if (figures.driver_cuda != driver_cuda)
-      return {std::nullopt, fmt::format("{} was measured with a driver for CUDA {}, this one is for {}: run ./step00 once", path, figures.driver_cuda, driver_cuda)};
-    return {std::move(figures), ""};
+      return none(fmt::format("{} was measured with a driver for CUDA {}, this one is for {}: run ./step00 once", path, figures.driver_cuda, driver_cuda));
+    return figures;
   } catch (const std::exception& broken) {
-    return {std::nullopt, fmt::format("{} was not written by step00 ({}): run ./step00 once", path, broken.what())};
+    return none(fmt::format("{} was not written by step00 ({}): run ./step00 once", path, broken.what()));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/known.h"
 #include "common/base/problem.h"
 
 namespace attention {
@@ -69,13 +70,8 @@ std::string figures_path(const std::string& gpu);
 std::string figures_json(const DeviceFigures& figures);
 DeviceFigures parse_figures(const std::string& text);
 
-/// The kept figures, or why there are none, with what to do: "step00 has not measured this GPU: run ./step00 once".
-struct KeptFigures {
-  std::optional<DeviceFigures> figures;
-  std::string reason;
-};
-
-/// Reads figures_path(gpu). A file that is missing, broken, of another GPU or of another driver gives a reason; never throws.
-KeptFigures find_figures(const std::string& gpu, const std::string& driver_cuda);
+/// Reads figures_path(gpu). A file that is missing, broken, of another GPU or of another driver gives a reason, with what to do ("step00 has not
+/// measured this GPU: run ./step00 once"); never throws.
+Known<DeviceFigures> find_figures(const std::string& gpu, const std::string& driver_cuda);
 
 }  // namespace attention

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/known.h"
 #include "common/roofline/figures.h"
 #include "common/traffic/cost.h"
 
@@ -16,21 +17,18 @@ namespace attention {
 struct Prediction {
   double flops_ms = 0, bytes_ms = 0;
   bool at_least = false;  // a kernel moves more than its formula says
+  double flops_per_second = 0, bytes_per_second = 0;  // R and BW
   double total_ms() const { return flops_ms + bytes_ms; }
 };
 
 /// `flops_per_second` is R, `bytes_per_second` BW; both positive.
 Prediction predict(const std::vector<KernelCost>& kernels, double flops_per_second, double bytes_per_second);
 
-/// The prediction of kernels of this dtype and head_dim, or why there is none.
-struct PredictionOrReason {
-  std::optional<Prediction> prediction;
-  std::string reason;
-};
-PredictionOrReason predict(const std::vector<KernelCost>& kernels, const Problem& problem, const KeptFigures& kept);
+/// The prediction of kernels of this dtype and head_dim.
+Known<Prediction> predict(const std::vector<KernelCost>& kernels, const Problem& problem, const Known<DeviceFigures>& kept);
 
 /// "predicted 1.4 ms = FLOPs 1.36 + bytes 0.02", "predicted n/a (step00 has not measured this GPU: run ./step00 once)".
-std::string prediction_text(const PredictionOrReason& prediction);
+std::string prediction_text(const Known<Prediction>& prediction);
 
 /// Executed FLOPs and expected HBM bytes of some kernels together, and their quotient (0 without bytes).
 struct Intensity {

@@ -4,19 +4,19 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
+#include <tuple>
 
 #include "build_info.h"
 
+#include "common/base/json.h"
 #include "common/base/text.h"
 
 namespace attention {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using State = Finding::State;
 
 std::string human_rate(double per_second, const char* unit) {
@@ -177,19 +177,11 @@ std::string step00_json(const DeviceFigures* figures, const std::string& reason_
   json["findings"] = Json::array();
   for (const Finding& finding : findings)
     json["findings"].push_back({{"name", finding.name}, {"state", state_name(finding.state)}, {"text", finding.text}, {"next", finding.next}});
-  const auto put_version = [&](const std::string& key, const std::string& text, const char* reason_without_it) {
-    if (!text.empty()) {
-      json["versions"][key] = text;
-    } else {
-      json["versions"][key] = nullptr;
-      json["versions"][key + "_reason"] = reason_without_it;
-    }
-  };
-  put_version("git_commit", build_info::kGitCommit, build_info::kNoCommitReason);
-  put_version("compiler", build_info::kCompiler, "not known");
-  put_version("build_type", build_info::kBuildType, "not known");
-  put_version("cuda_toolkit", build_info::kCuda, "built without CUDA");
-  put_version("cuda_architectures", build_info::kCudaArchitectures, "built without CUDA");
+  Json& versions = json["versions"];
+  for (const auto& [key, text, reason] : {std::tuple{"git_commit", build_info::kGitCommit, build_info::kNoCommitReason}, {"compiler", build_info::kCompiler, "not known"},
+                                          {"build_type", build_info::kBuildType, "not known"}, {"cuda_toolkit", build_info::kCuda, "built without CUDA"},
+                                          {"cuda_architectures", build_info::kCudaArchitectures, "built without CUDA"}})
+    put(versions, key, or_null(std::string(text)), reason);
   return json.dump(2) + "\n";
 }
 

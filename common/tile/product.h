@@ -71,7 +71,8 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, con
 template <int Rows, int D, int Lanes, int PRows, int Bc>
 __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, Lanes, 4>& o, const SramTile<float, PRows, Bc>& p,
                                          const SramTile<float, Bc, D>& v) {
-  constexpr int kRows = o.kRows, kRuns = o.kCols / 4;
+  using Output = Fragment<Rows, D, Lanes, 4>;
+  constexpr int kRows = Output::kRows, kRuns = Output::kCols / 4;
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   float sum[kRows][kRuns][4] = {};
   ATTN_UNROLL_2 for (int key = 0; key < Bc; key += 4) {

@@ -61,6 +61,7 @@ struct KernelCost {
 
 int64_t total_load(const std::vector<TensorBytes>& bytes);
 int64_t total_store(const std::vector<TensorBytes>& bytes);
+inline int64_t total(const std::vector<TensorBytes>& bytes) { return total_load(bytes) + total_store(bytes); }
 
 /// Useful FLOPs: 4 * head_dim per visible pair and head in the forward, 2.5 times that in the backward (a convention).
 int64_t useful_flops(const Problem& problem, bool backward);
