@@ -25,15 +25,16 @@ struct Sram {
   typename T::Staging p;
 };
 
-/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
-template <class T>
+/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see. (step09
+/// hands the kernel a mask and views of its own.)
+template <class T, class Mask = attention::Mask, class In = typename T::In, class Out = typename T::Out>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
     Mask mask,
     float softmax_scale,
-    typename T::In Q,     // [heads, seqlen_q, head_dim]
-    typename T::In K,     // [heads, seqlen_k, head_dim]
-    typename T::In V,     // [heads, seqlen_k, head_dim]
-    typename T::Out O,    // [heads, seqlen_q, head_dim]
+    In Q,                 // [heads, seqlen_q, head_dim]
+    In K,                 // [heads, seqlen_k, head_dim]
+    In V,                 // [heads, seqlen_k, head_dim]
+    Out O,                // [heads, seqlen_q, head_dim]
     Global<float> LSE) {  // [heads, 1, seqlen_q]
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
@@ -76,15 +77,17 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
   store_o_and_lse(o, m, l, softmax_scale, O.head(head), LSE.head(head), q0);
 }
 
+template <class T>
+void launch_attention(const Problem& p, const Tensors& t) {
+  using E = typename T::Element;
+  launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
+         Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
+         query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}),
+         query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
+}
+
 inline void forward(const Problem& p, const Tensors& t) {
-  with_tile(p, SweepTiles{}, [&](auto tile) {
-    using T = decltype(tile);
-    using E = typename T::Element;
-    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
-           query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}),
-           query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
-  });
+  with_tile(p, SweepTiles{}, [&](auto tile) { launch_attention<decltype(tile)>(p, t); });
 }
 
 /// K and V are asked for once per visited tile. Two products: scores, P V.

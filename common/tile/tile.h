@@ -155,16 +155,17 @@ __device__ __forceinline__ void load_row_async(SramTile<E, 1, Cols>& to, Global<
 template <class E, int Rows, int Cols, int Lanes, int Run>
 __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0, int64_t col0 = 0) {
   const bool aligned = to.cols % Run == 0;
+  const int rows = static_cast<int>(to.rows - row0), cols = static_cast<int>(to.cols - col0);  // that exist
   ATTN_UNROLL for (int i = 0; i < from.kRows; ++i) {
+    if (from.row(i) >= rows) continue;
     const int64_t row = row0 + from.row(i);
-    if (row >= to.rows) continue;
     ATTN_UNROLL for (int j = 0; j < from.kCols; j += Run) {
       const int64_t col = col0 + from.col(j);
       if (aligned) {
-        if (col < to.cols) to.template store_run<Run>(row, col, &from.value[i][j]);
+        if (from.col(j) < cols) to.template store_run<Run>(row, col, &from.value[i][j]);
       } else {
         ATTN_UNROLL for (int r = 0; r < Run; ++r)
-          if (col + r < to.cols) to.store(row, col + r, from(i, j + r));
+          if (from.col(j) + r < cols) to.store(row, col + r, from(i, j + r));
       }
     }
   }

@@ -104,12 +104,6 @@ __device__ __forceinline__ int key_tiles(const Mask& mask, int q_end, int bc) {
   return max(1, (mask.keys_seen(q_end - 1) + bc - 1) / bc);
 }
 
-/// Mask::apply for these sums. warp_q is the first of the warp's 16 rows, k0 the tile's first key.
-template <int N>
-__device__ __forceinline__ void apply_mask(const Mask& mask, float (&s)[N], int warp_q, int k0) {
-  if (k0 + 2 * N > mask.keys_seen(warp_q)) mask.apply_on_edge(SumsView(s), warp_q, k0);
-}
-
 /// The online softmax of a lane's two rows (steps/step04). First for row i: the larger of m and the tile's scores,
 /// sought in Chains chains of comparisons.
 template <int Chains, int N>

@@ -8,14 +8,16 @@ measured figure is that of docs/results.
 
 links     a link's file or heading exists, and README.md leads to every document
 code      a link to a source, [`code`](../steps/step04_online_softmax.cu), quotes code that stands there
-commands  a ```sh block runs on the CPU executor, and a plain block after it holds lines of its output; any other command that
-          is shown (```console, indented, in backticks) is one that the programs, make and the scripts accept
+commands  a ```sh block runs on the CPU executor (and a ```python block that saves tensors for it), and a plain block after
+          it holds lines of its output; any other command that is shown (```console, indented, in backticks) is one that
+          the programs, make and the scripts accept
 figures   tables between markers, and the figures that are links to their rows, follow from docs/results to the last digit
 typed     a time or rate in prose is such a link, or its paragraph says where it is from: <!-- typed: reason -->
 
 One line per fault, "file:line: what". Exit codes: 0 ok, 1 a fault, 2 bad arguments.
 """
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -216,7 +218,8 @@ def shown_output(document, block):
 
 def run_block(document, block, workshop):
     expected = re.search(r"#\s*exit code (\d)\s*$", block.code[-1]) if block.code else None
-    code, output = workshop.run(["sh", "-e", "-c", "\n".join(block.code)])
+    interpreter = [sys.executable, "-c"] if block.language == "python" else ["sh", "-e", "-c"]
+    code, output = workshop.run([*interpreter, "\n".join(block.code)])
     last = output.strip().split("\n")[-1]
     if code != (int(expected[1]) if expected else 0):
         return f"{document.name}:{block.line}: `{block.code[0]}`: exit code {code}: {last}"
@@ -326,12 +329,22 @@ def check_commands(root, documents, programs, told):
         yield from commands_in(documents, workshop, Shown(root, workshop), told)
 
 
+def runs(block, workshop):
+    """Whether a block is run: ```sh, and the ```python that makes tensors for it. Without NumPy neither that nor what loads them."""
+    text = "\n".join(block.code)
+    loaded = re.search(r"--load (\S+)", text)
+    if not importlib.util.find_spec("numpy") and loaded and not (workshop.folder / loaded[1]).is_dir():
+        return False
+    makes = block.language == "python" and "np.save(" in text
+    return block.language == "sh" or (makes and importlib.util.find_spec("numpy"))
+
+
 def commands_in(documents, workshop, shown, told):
-    blocks = [
-        (document, block) for document in documents.values() for block in document.blocks if block.language == "sh"
-    ]
-    for document, block in blocks:
-        start = time.monotonic()
+    count = 0
+    for document, block in ((document, block) for document in documents.values() for block in document.blocks):
+        if not runs(block, workshop):
+            continue
+        start, count = time.monotonic(), count + 1
         fault = run_block(document, block, workshop)
         told(f"{time.monotonic() - start:5.1f} s  {document.name}:{block.line}: {block.code[0] if block.code else ''}")
         if fault:
@@ -352,7 +365,7 @@ def commands_in(documents, workshop, shown, told):
             for words in simple_commands(text):
                 if complaint := shown.complaint(words):
                     yield f"{document.name}:{line}: `{shlex.join(words)}`: {complaint}"
-    told(f"{len(blocks)} blocks run, {len(shown.known)} other commands looked at")
+    told(f"{count} blocks run, {len(shown.known)} other commands looked at")
 
 
 # ---- figures

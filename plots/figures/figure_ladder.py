@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The README's small chart: each step that is faster than all before it, beside PyTorch's kernels, in fp16 at d 64 and N = 4096.
 
-    python3 plots/figures/figure_ladder.py docs/results/nvidia-h200.json --out docs/figures
+python3 plots/figures/figure_ladder.py docs/results/nvidia-h200.json --out docs/figures
 """
 
 import pathlib

@@ -6,6 +6,7 @@
 
 Flags it does not know go to the steps (--seqlen 256 --causal). The pages need no network and no server.
 """
+
 import html
 import json
 import pathlib

@@ -4,12 +4,15 @@ faults planted in the real ones."""
 import need  # noqa: F401
 
 import contextlib
+import importlib.util
 import io
 import json
 import pathlib
 import shutil
 import tempfile
+import types
 import unittest
+from unittest import mock
 
 from plots.documents import check_docs, markdown
 
@@ -188,6 +191,21 @@ class Faults(Made):
             self.planted("README.md", was, now, f"README.md:{line}", what, "--only", "commands")
         (self.root / "build/step04").unlink()
         self.assertEqual(self.check()[0], 2, "without programs nothing has been checked")
+
+    def test_what_is_run(self):
+        workshop = types.SimpleNamespace(folder=self.root)
+        block = lambda language, *code: markdown.Block(1, language, list(code))
+        loads, makes = block("sh", "./step04 --load tokens"), block("python", "np.save('q.npy', q)")
+        for numpy in (None, "there"):
+            with mock.patch("importlib.util.find_spec", lambda name: numpy):
+                self.assertTrue(check_docs.runs(block("sh", "./step04"), workshop))
+                self.assertFalse(check_docs.runs(block("console", "./step04"), workshop))
+                self.assertFalse(check_docs.runs(block("python", "print(1)"), workshop))
+                self.assertEqual(bool(check_docs.runs(makes, workshop)), numpy is not None)
+                self.assertEqual(bool(check_docs.runs(loads, workshop)), numpy is not None)
+        self.write("README.md", "```python\nprint(3)  # np.save(\n```\n\n```\n4\n```\n")
+        if importlib.util.find_spec("numpy"):
+            self.assertIn("README.md:6: `print(3)", self.check("--only", "commands")[1])
 
     def test_what_is_stable(self):
         self.assertEqual(
