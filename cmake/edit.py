@@ -139,7 +139,10 @@ def main(edits, name, source, out):
     except Gone as gone:
         shutil.rmtree(out, ignore_errors=True)
         sys.exit(f"{name}: {gone}")
-    for old in [*out.glob("steps/*"), *out.glob("common/tile/*")]:  # of an edit that was in another file, or a step that is gone
+    for old in [
+        *out.glob("steps/*"),
+        *out.glob("common/tile/*"),
+    ]:  # of an edit that was in another file, or a step that is gone
         if old.relative_to(out) not in texts:
             old.unlink()
     for path, text in texts.items():

@@ -4,7 +4,7 @@
 #   -O1: as fast as -O3 here, whose code waits for the executor's checks, and compiled in a third of the time
 #   one error is enough: a mistake in a kernel is found once for each tile
 #   stepNN_hopper_*: nvcc compiles its kernels, which are that GPU's alone, for sm_90a whatever the build's architectures are; what ptxas
-#   says of them is in the log (tests/CMakeLists.txt)
+#   says of them is in the log (tests/CMakeLists.txt). The other steps are for sm_90a where sm_90 was asked for: step09 has one of those kernels
 function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
   set(source ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_${DEVICE}.cpp)
   if(DEVICE STREQUAL "gpu")
@@ -32,6 +32,9 @@ function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
     set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES OFF)
     target_compile_options(${name} PRIVATE --generate-code=arch=compute_90a,code=sm_90a -Xptxas=-v)
     set_property(GLOBAL APPEND PROPERTY ATTN_PTXAS_LOGS ${CMAKE_BINARY_DIR}/steps/${name}.log)
+  else()
+    list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90(-real)?$" "90a\\1" OUTPUT_VARIABLE architectures)
+    set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
   endif()
 endfunction()
 

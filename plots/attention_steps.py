@@ -45,6 +45,7 @@ class _Problem(ctypes.Structure):
         ("tile_br", ctypes.c_int32),
         ("tile_bc", ctypes.c_int32),
         ("product", ctypes.c_int32),
+        ("splits", ctypes.c_int32),
     ]
 
 
@@ -174,23 +175,23 @@ class Steps:
         """Commit, compiler and CUDA of the library, one line."""
         return self._library.attention_build().decode()
 
-    def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0), product=None):
+    def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0):
         """The Plan of a call with these tensors."""
         plan = Plan()
         self._call(
             "attention_plan",
             step.encode(),
             method.encode(),
-            ctypes.byref(self._problem(q, k, causal, softmax_scale, tile, product)),
+            ctypes.byref(self._problem(q, k, causal, softmax_scale, tile, product, splits)),
             ctypes.byref(plan),
         )
         return plan
 
-    def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, nan=False):
+    def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0, nan=False):
         """(o, lse) by `step`; softmax_scale is 1/sqrt(head_dim) unless given."""
         kind = _tensors_of(q)
         o, lse = kind.empty(q, q.shape, _dtype(q), nan), kind.empty(q, q.shape[:3], "float32", nan)
-        problem = self._problem(q, k, causal, softmax_scale, tile, product)
+        problem = self._problem(q, k, causal, softmax_scale, tile, product, splits)
         with self._workspace(step, "forward", problem, q) as workspace:
             self._call(
                 "attention_forward",
@@ -245,7 +246,7 @@ class Steps:
 
         return run
 
-    def _problem(self, q, k, causal, softmax_scale, tile, product):
+    def _problem(self, q, k, causal, softmax_scale, tile, product, splits=0):
         if len(q.shape) != 4 or len(k.shape) != 4:
             raise ValueError(
                 f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)} and {tuple(k.shape)}"
@@ -272,6 +273,7 @@ class Steps:
             scale,
             *tile,
             PRODUCTS[product],
+            splits,
         )
 
     def _workspace_bytes(self, step, method, problem):

@@ -340,6 +340,39 @@ TEST_CASE("chapter 4's four numbers: by hand, by the trace and by the kernel") {
   CHECK(outcome.out.find("1           32..33                 5        1.20343799      0.135335") != std::string::npos);
   CHECK(std::abs(read_npy(folder.path + "/out/o.npy", 4).values.at(0) - a1 / l1) < 1e-6 * a1 / l1);
   CHECK(std::abs(read_npy(folder.path + "/out/lse.npy", 3).values.at(0) - (5 + std::log(l1))) < 1e-6 * 5);
+
+  // Chapter 9: each tile a part of its own, merged.
+  const double l_of_1 = std::exp(2.0 - 5) + 1, lse0 = 3 + std::log(l0), lse1 = 5 + std::log(l_of_1), weight = std::exp(lse0 - lse1);
+  const double o0 = a0 / l0, o1 = (std::exp(2.0 - 5) * 30 + 40) / l_of_1, merged = (weight * o0 + o1) / (weight + 1);
+  CHECK(std::abs(merged - a1 / l1) < 1e-13);
+  const std::string chapter9 = slurp(ATTN_SOURCE_FOLDER "/docs/09-split-keys.md");
+  for (const double number : {lse0, o0, lse1, o1, weight, merged, lse1 + std::log(weight + 1)}) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.6f", number);
+    INFO(text);
+    CHECK(chapter9.find(text) != std::string::npos);
+  }
+  const Outcome split = run("step09 --load " + folder.path + " --softmax-scale 1 --splits 2 --save " + folder.path + "/split");
+  INFO(split.out);
+  REQUIRE(split.code == 0);
+  CHECK(split.out.find("splits    2 of 32 keys: as asked") != std::string::npos);
+  CHECK(std::abs(read_npy(folder.path + "/split/o.npy", 4).values.at(0) - merged) < 1e-6 * merged);
+}
+
+TEST_CASE("--splits is step09's own, and long rows without it name step09") {
+  refuses("step09 --splits 0", 2, "--splits 0: must be at least 1");
+  refuses("step09 --splits some", 2, "not a whole number");
+  refuses("step04 --splits 2", 2, "--splits");
+  const std::string long_row = " --dtype fp16 --heads 1 --seqlen-q 1 --seqlen-k 65600 --head-dim 8 --thread-order 0";
+  const Outcome without = run("step04" + long_row), with = run("step09" + long_row + " --json -");
+  CHECK(without.out.find("step09 sums them in pieces") != std::string::npos);
+  CHECK(run("step04 --dtype fp16 --heads 1 --seqlen-q 1 --seqlen-k 600").out.find("step09 sums them in pieces") == std::string::npos);
+  REQUIRE(with.code == 0);
+  CHECK(with.err.find("step09 sums them in pieces") == std::string::npos);
+  const Json splits = Json::parse(with.out).at("splits");
+  CHECK(splits.at("parts") == 94);  // of 22 key tiles of 32, the last one shorter
+  CHECK(splits.at("keys_per_part") == 704);
+  CHECK(splits.at("reason").get<std::string>().find("auto") == 0);
 }
 
 TEST_CASE("a trace of a step whose library chooses the tiles takes 64 keys at a time") {

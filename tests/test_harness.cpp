@@ -329,6 +329,7 @@ struct TimedGpu final : Device {
   int64_t free_bytes() const override { return 0; }
   int64_t sram_limit() const override { return 0; }
   int64_t l2_bytes() const override { return 0; }
+  int multiprocessors() const override { return 1; }
   int compute_capability() const override { return 90; }
   void* allocate(int64_t) override { return nullptr; }
   void release(void*) override {}

@@ -21,6 +21,10 @@ inline std::string capability_name(int compute_capability) { return std::to_stri
 /// Bytes of one element of `dtype` in HBM.
 constexpr int bytes_per_element(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 2; }
 
+/// The most keys that one sum over keys on tensor cores should run over. They round each addition toward zero, so that an error grows with
+/// the number of additions; up to here it stays below what rounding P and O to 16 bits costs (docs/09-split-keys.md).
+constexpr int64_t kLongestChain = 1 << 16;
+
 /// A tile: br query rows by bc key rows (the papers' Br x Bc). 0x0 means "not chosen yet".
 struct TileShape {
   int br = 0;
@@ -43,6 +47,9 @@ struct Problem {
   TileShape tile;           // the step's tile, chosen by the harness from Step::tiles
   int64_t sram_limit = 0;   // bytes of SRAM a block may ask for on the device at hand
   int compute_capability = 0;  // of the GPU at hand, 90 for 9.0; 0: the CPU executor, which runs what any GPU can
+
+  int multiprocessors = 0;     // of the device at hand; of the CPU executor, of which GPU it stands for
+  int64_t splits = 0;          // among how many blocks a step that splits keys shares out a row's; 0: as its own rule says
 
   std::vector<std::string> left_out;  // of the step's techniques, by name
 

@@ -44,6 +44,7 @@ Call make_call(const char* step_id, const std::string& method_name, const Attent
   if (asked->product < kAttentionUsualProduct || asked->product > kAttentionTensorCores)
     throw BadArguments(fmt::format("product {}: 0 is the type's usual one, 1 the CUDA cores', 2 the tensor cores'", asked->product));
   if (std::min({asked->batch, asked->heads, asked->seqlen_q, asked->seqlen_k, asked->head_dim}) < 1) throw BadArguments("sizes must be positive");
+  if (asked->splits < 0) throw BadArguments(fmt::format("splits {}: at least 1, or 0 for the step's own choice", asked->splits));
   if (!std::isfinite(asked->softmax_scale) || asked->softmax_scale <= 0) throw BadArguments("softmax_scale must be a finite number above 0");
   if (asked->tile_br < 0 || asked->tile_bc < 0 || (asked->tile_br == 0) != (asked->tile_bc == 0))
     throw BadArguments(fmt::format("tile {}x{}: both sizes, or 0x0 for the step's own choice", asked->tile_br, asked->tile_bc));
@@ -67,6 +68,7 @@ Call make_call(const char* step_id, const std::string& method_name, const Attent
   options.dtype = static_cast<Dtype>(asked->dtype);
   if (asked->product != kAttentionUsualProduct) options.tensor_cores = asked->product == kAttentionTensorCores;
   options.softmax_scale = asked->softmax_scale;
+  options.splits = asked->splits;
   if (asked->tile_br > 0) options.tile = TileShape{asked->tile_br, asked->tile_bc};
   Call call{&*method, make_problem(options, *step, device_of(kind))};
   call.problem.tile = choose_tile(options, *step, call.problem);

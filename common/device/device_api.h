@@ -36,6 +36,7 @@ class Device {
   virtual int64_t free_bytes() const = 0;
   virtual int64_t sram_limit() const = 0;        // bytes per block (opt-in limit); ATTN_SMEM_LIMIT in the environment lowers it
   virtual int64_t l2_bytes() const = 0;          // 0 where there is none (CPU)
+  virtual int multiprocessors() const = 0;       // SMs; on the CPU those of the GPU whose SRAM it has too, so that it plans as that does
   virtual int compute_capability() const = 0;    // 10 * major + minor: 75 for 7.5; 0 on the CPU, which runs what any GPU can
 
   virtual void* allocate(int64_t bytes) = 0;     // 256-byte aligned; throws DeviceFailure when it does not fit

@@ -58,7 +58,9 @@ Problem make_problem(const Options& options, const Step& step, const Device& dev
   if (p.dtype != Dtype::fp32 && options.tensor_cores == false) throw Unsupported(fmt::format("{} runs on tensor cores alone; --product cuda-cores is for fp32", dtype_name(p.dtype)));
   p.on_tensor_cores = p.dtype == Dtype::fp32 && options.tensor_cores.value_or(false);
   p.softmax_scale = options.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))));
+  p.splits = options.splits;
   p.sram_limit = device.sram_limit();
+  p.multiprocessors = device.multiprocessors();
   p.compute_capability = device.compute_capability();
   refuse_overflow(p);
   if (options.trace_row && *options.trace_row >= p.seqlen_q)

@@ -240,6 +240,7 @@ std::string json_text(const RunResult& r) {
   put(problem, "seed", loaded ? Json() : Json(r.options.seed), "the inputs were loaded");
   put(problem, "init", loaded ? Json() : Json(r.options.init.text), "the inputs were loaded");
   json["left_out"] = p.left_out;  // of the step's techniques
+  if (r.splits) json["splits"] = {{"parts", r.splits->parts}, {"keys_per_part", r.splits->keys_per_part}, {"reason", r.splits->reason}};
   put(json, "l2_bytes", r.l2_bytes > 0 ? Json(r.l2_bytes) : Json(), "the CPU executor has no L2");
   put(json, "hbm_peak_bytes_per_s", or_null(r.hbm_peak), on_gpu ? "the driver does not say" : "the CPU executor has no HBM");
   json["verdict"] = r.verdict;

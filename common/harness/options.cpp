@@ -153,7 +153,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
     options.seed = parse_number(flag, text);
     options.init_given = true;
   });
-  value("--init", "KIND", "Inputs: randn[:sigma], abs, zeros, ones or const:x (randn; V has mean 0.5 sigma)", [&](const std::string&, const std::string& text) {
+  value("--init", "KIND", "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 sigma)", [&](const std::string&, const std::string& text) {
     options.init = parse_init(text);
     options.init_given = true;
   });
@@ -175,6 +175,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal, sums in any order but for rounding",
         [&](const std::string& flag, const std::string& text) { options.repeat = parse_at_most(flag, text, 1'000'000); });
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
+  if (step.splits)
+    value("--splits", "n", "Share out the keys of a row among up to n blocks; auto: as many as pay (auto)",
+          [&](const std::string& flag, const std::string& text) { options.splits = text == "auto" ? 0 : parse_size(flag, text); });
   for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output", name(options.json));
   value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event", name(options.film));

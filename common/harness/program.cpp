@@ -11,6 +11,8 @@
 
 namespace attention {
 
+static std::FILE* person = stdout;  // where a person's view goes: stderr where stdout is for JSON
+
 std::string no_code_reason(const std::string& failure) {
   if (failure.find("cudaErrorNoKernelImageForDevice") == std::string::npos && failure.find("Ptx") == std::string::npos && failure.find("Jit") == std::string::npos) return "";
   const int found = find_gpu().compute_capability;
@@ -36,15 +38,16 @@ std::optional<Options> read_options(int argc, char** argv, const Step& step) {
     std::fputs(help.c_str(), stdout);
     return options;
   }
-  if (!options->json.empty() && options->json != "-") refuse_unwritable(options->json, "--json");
+  if (options->json == "-") person = stderr;
+  else if (!options->json.empty()) refuse_unwritable(options->json, "--json");
   if (!options->film.empty()) refuse_unwritable(options->film, "--film");
   return options;
 }
 
 void print_results(const std::string& report, const std::function<std::string()>& json, const std::string& json_path) {
-  const bool json_to_stdout = json_path == "-";
-  std::fputs(report.c_str(), json_to_stdout ? stderr : stdout);
-  if (json_to_stdout)
+  if (json_path == "-") person = stderr;
+  std::fputs(report.c_str(), person);
+  if (json_path == "-")
     std::fputs(json().c_str(), stdout);
   else if (!json_path.empty())
     write_whole(json_path, json());
@@ -62,7 +65,7 @@ int program(const std::string& id, const std::function<void()>& run) {
     try {
       run();
     } catch (const CheckFailed& wrong) {
-      for (const std::string& line : wrong.also) std::printf("FAIL      %s\n", line.c_str());
+      for (const std::string& line : wrong.also) std::fprintf(person, "FAIL      %s\n", line.c_str());
       const std::string& to_do = any_step(id.c_str()).if_wrong;
       throw CheckFailed(wrong.what() + (to_do.empty() ? "" : "; " + to_do));
     } catch (const DeviceFailure& failure) {

@@ -13,7 +13,7 @@ std::vector<std::string> cache_regime(const Problem& p, const std::vector<Kernel
   std::vector<std::string> lines;
   if (l2_bytes <= 0) return lines;
   for (const Scratch& buffer : scratch)
-    if (buffer.quadratic && buffer.bytes <= l2_bytes)
+    if ((buffer.quadratic || buffer.handed_on) && buffer.bytes <= l2_bytes)
       lines.push_back(fmt::format("{} {} fits this L2 ({}): the formula does not apply", buffer.name, human_bytes(buffer.bytes), human_bytes(l2_bytes)));
 
   for (const KernelCost& kernel : expected) {

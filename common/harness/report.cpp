@@ -45,6 +45,8 @@ std::string exactness(const RunResult& r, const MethodResult& method) {
                         c.worst, c.tolerance, stored, r.mean_weight, l2, c.max_abs, c.pass ? "PASS" : "FAIL", rows);
     if (!c.pass) text += fmt::format("          worst at batch {} head {} row {} column {}: {}\n", c.worst_index[0], c.worst_index[1], c.worst_index[2], c.worst_index[3], c.reason);
   }
+  if (!method.checks.empty() && !method.backward && !r.splits && r.problem.dtype != Dtype::fp32 && r.problem.seqlen_k > kLongestChain)
+    text += fmt::format("          tensor cores round sums toward zero, and these run over {} keys; step09 sums them in pieces\n", r.problem.seqlen_k);
   if (method.checks.empty() && method.not_run.empty() && !r.planned_only) text += "exact     not checked (--check none)\n";
   return text;
 }
@@ -244,6 +246,7 @@ std::string report_text(const RunResult& r) {
   for (const MethodResult& method : r.methods)
     if (!method.backward || &method == &last) text += exactness(r, method);
   if (!r.planned_only && r.verdict.find("PASS, ") == 0) text += fmt::format("          {}\n", r.verdict);
+  if (r.splits) text += fmt::format("splits    {} of {} keys: {}\n", r.splits->parts, r.splits->keys_per_part, r.splits->reason);
   if (r.methods.size() > 1) text += methods(r);
   text += traffic(r, last) + time(r, last) + rate(r, last) + memory(r, last);
   if (r.planned_only)

@@ -61,6 +61,7 @@ struct RunResult {
   std::optional<int64_t> device_bytes_used;  // the driver's figure: how much less was free during the run
   Problem problem;
   Options options;
+  std::optional<Splits> splits;          // of a step that splits keys
   bool planned_only = false;
   std::vector<MethodResult> methods;     // the report is about the last one
   std::string verdict;                   // of all outputs together; "not checked" with --check none

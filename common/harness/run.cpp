@@ -395,6 +395,7 @@ RunResult ProblemRuns::expected(TileShape tile) const {
   result.planned_only = options_.plan;
   result.problem = problem_;
   result.problem.tile = tile;
+  if (step_.splits) result.splits = step_.splits(result.problem);
   for (const Method& method : step_.methods) {
     MethodResult& into = result.methods.emplace_back();
     into.name = method.name;

@@ -21,6 +21,7 @@ struct Scratch {
   std::string name;   // "S", "P", "delta", ...
   int64_t bytes = 0;
   bool quadratic = false;
+  bool handed_on = false;  // one kernel writes it, the next reads it: where it fits the L2, it need not cross to memory
 };
 
 inline Scratch quadratic_scratch(const std::string& name, const Problem& p) { return {name, find_tensor(name)->bytes(p), true}; }
@@ -73,6 +74,12 @@ struct TileChoice {
   int left_out = 0;        // how many more tiles for this problem there are that this program does not hold (make stepNN-tiles)
 };
 
+/// Among how many blocks the keys of a row are shared out, and why so many.
+struct Splits {
+  int64_t parts = 1, keys_per_part = 0;
+  std::string reason;
+};
+
 constexpr int kAnyHeadDim = std::numeric_limits<int>::max();
 
 struct Step {
@@ -88,6 +95,7 @@ struct Step {
   Dtype default_dtype = Dtype::fp32;  // without --dtype
   std::function<std::string(const Problem&)> refusal;  // why this problem is not served, on the device at hand, and which step serves it; "": it is. May be empty
   std::vector<Technique> techniques;
+  std::function<Splits(const Problem&)> splits;  // of a problem whose tile is chosen; empty: a row's keys are one block's
   double fp32_tolerance_factor = 1;  // of the check in fp32; 1 for all that is ours (docs/yardstick.md says why a library needs more)
   std::string if_wrong;         // what to do when a run ends with exit 1, for its line on stderr ("" = nothing to add); the exercises'
   std::vector<Method> methods;  // in the order they run; the last one is what the report is about

@@ -90,12 +90,12 @@ int64_t useful_flops(const Problem& p, bool backward) {
   return (backward ? 10 : 4) * p.head_dim * visible_pairs(p) * p.heads_total();
 }
 
-Visits visits_by_query_blocks(const Problem& p, int own, int loop, int at_least) {
+Visits visits_by_query_blocks(const Problem& p, int own, int loop, int64_t at_least, int64_t at_most) {
   Visits visits{.blocks = ceil_div(p.seqlen_q, own), .own = own, .loop = loop};
   for (int64_t block = 0; block < visits.blocks; ++block) {
     const int64_t last_row = std::min((block + 1) * own, p.seqlen_q) - 1;
     const int64_t keys = std::max<int64_t>(0, last_visible_key(p, last_row) + 1);
-    const int64_t tiles = std::max<int64_t>(at_least, ceil_div(keys, loop));
+    const int64_t tiles = std::clamp(ceil_div(keys, loop), at_least, at_most);
     visits.tiles += tiles;
     visits.rows += std::min(tiles * loop, p.seqlen_k);
   }

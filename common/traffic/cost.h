@@ -26,7 +26,8 @@ struct Visits {
   int own = 0;
   int loop = 0;
 };
-Visits visits_by_query_blocks(const Problem& problem, int own, int loop, int at_least = 0);  // blocks own queries and loop over keys up to the last visible one, over at_least tiles at least
+/// Blocks own queries and loop over keys up to the last visible one, over at_least tiles at least and at_most at most.
+Visits visits_by_query_blocks(const Problem& problem, int own, int loop, int64_t at_least = 0, int64_t at_most = INT64_MAX);
 Visits visits_by_key_blocks(const Problem& problem, int own, int loop);     // blocks own keys and loop over queries from the tile of the first that sees one
 Visits visits_all(int64_t own_rows, int64_t loop_rows, int own, int loop);  // no tile is skipped (the naive steps)
 

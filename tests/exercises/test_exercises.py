@@ -212,7 +212,7 @@ class Diffs(unittest.TestCase):
             shutil.copy(REPOSITORY / "Makefile", folder)
             programs = pathlib.Path(folder) / "bin"
             programs.mkdir()
-            for program in ("make", "sh", "ls", "grep", "diff", "nproc"):
+            for program in ("make", "sh", "ls", "grep", "sed", "head", "diff", "nproc"):
                 (programs / program).symlink_to(shutil.which(program))
             for path in (os.environ["PATH"], str(programs)):
                 ran = run("make", "diff04", cwd=folder, env={**os.environ, "PATH": path})

@@ -1,4 +1,5 @@
 """--film: the page's numbers are the report's, and a real browser plays it (skipped where there is no Chromium)."""
+
 import json
 import pathlib
 import re
@@ -39,7 +40,9 @@ class Film(unittest.TestCase):
 
     def make(self, program, *flags):
         page = self.path / f"{program.name}.html"
-        done = subprocess.run([program, *flags, "--film", page, "--json", self.path / "report.json"], capture_output=True, text=True)
+        done = subprocess.run(
+            [program, *flags, "--film", page, "--json", self.path / "report.json"], capture_output=True, text=True
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         return page, json.loads((self.path / "report.json").read_text())
 
@@ -53,15 +56,33 @@ class Film(unittest.TestCase):
                 launches = films_of(page)[0]["launches"]
                 for method in report["methods"]:
                     mine = [launch for launch in launches if launch["method"] == method["name"]]
-                    counted = {name: tuple(of["requested_counted_bytes"].values()) for name, of in method["traffic"]["by_tensor"].items()}
+                    counted = {
+                        name: tuple(of["requested_counted_bytes"].values())
+                        for name, of in method["traffic"]["by_tensor"].items()
+                    }
                     self.assertEqual(together(one for launch in mine for one in launch["counted"]), counted)
                 for launch in launches:
                     if len(launch["filmed"]) < launch["blocks"]:
                         continue
-                    events = [event for block in launch["filmed"] for event in block["events"] if event["kind"] in ("load", "store")]
-                    seen = together({"tensor": event["tensor"], "load": 0, "store": 0, event["kind"]: event["bytes"]} for event in events)
+                    events = [
+                        event
+                        for block in launch["filmed"]
+                        for event in block["events"]
+                        if event["kind"] in ("load", "store")
+                    ]
+                    seen = together(
+                        {"tensor": event["tensor"], "load": 0, "store": 0, event["kind"]: event["bytes"]}
+                        for event in events
+                    )
                     self.assertEqual(seen, together(launch["counted"]), launch["kernel"])
-                self.assertTrue(all(event["at"].startswith("step") for launch in launches for block in launch["filmed"] for event in block["events"]))
+                self.assertTrue(
+                    all(
+                        event["at"].startswith("step")
+                        for launch in launches
+                        for block in launch["filmed"]
+                        for event in block["events"]
+                    )
+                )
 
     def test_nothing_is_left_where_it_cannot_be_written(self):
         step = next(programs())
@@ -93,7 +114,10 @@ class Browser(Film):
         cls.addClassCleanup(cls.browser.quit)
 
     def resize(self, width):
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False})
+        self.browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+        )
 
     def prefer(self, **features):
         wanted = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
@@ -101,6 +125,7 @@ class Browser(Film):
 
     def key(self, name):
         from selenium.webdriver.common.by import By
+
         self.browser.find_element(By.TAG_NAME, "body").send_keys(name)
 
     def run_js(self, text):
@@ -108,20 +133,35 @@ class Browser(Film):
 
     def last_row(self, film=0):
         """The counters of a film: 'this block' and 'all blocks', loaded and stored."""
-        return self.run_js(f"return [...document.querySelectorAll('section.film')[{film}].querySelectorAll('tr.total td')].slice(1).map((cell) => Number(cell.textContent.replaceAll(',', '')))")
+        return self.run_js(
+            f"return [...document.querySelectorAll('section.film')[{film}].querySelectorAll('tr.total td')].slice(1).map((cell) => Number(cell.textContent.replaceAll(',', '')))"
+        )
 
     def assert_clean(self, page):
-        self.assertEqual([entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")], [])
+        self.assertEqual(
+            [entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")], []
+        )
         asked = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
         sent = [one["params"] for one in asked if one["method"] == "Network.requestWillBeSent"]
-        urls = {one["request"]["url"] for one in sent if one["documentURL"] == page.as_uri()}  # not the browser's own first page's
+        urls = {
+            one["request"]["url"] for one in sent if one["documentURL"] == page.as_uri()
+        }  # not the browser's own first page's
         self.assertEqual(urls, {page.as_uri()})
 
     def test_plays_by_keyboard_alone(self):
         from selenium.webdriver.common.keys import Keys
         from selenium.webdriver.support.ui import WebDriverWait
+
         # One block of each launch, so that the counters of the block end at the launch's own.
-        page, report = self.make(next(program for program in programs() if program.name == "step04"), "--device", "cpu", "--seqlen", "64", "--heads", "1")
+        page, report = self.make(
+            next(program for program in programs() if program.name == "step04"),
+            "--device",
+            "cpu",
+            "--seqlen",
+            "64",
+            "--heads",
+            "1",
+        )
         self.browser.get(page.as_uri())
         self.key(Keys.ARROW_RIGHT)
         self.assertEqual(self.run_js("return document.getElementById('position').value"), "1")
@@ -152,12 +192,16 @@ class Browser(Film):
     def test_pair_in_step(self):
         pages = [self.make(program, *SMALL)[0] for program in programs() if program.name in ("step02", "step04")]
         both = self.path / "both.html"
-        subprocess.run(["python3", REPOSITORY / "plots/films/make_films.py", "--pair", *pages, "--out", both], check=True)
+        subprocess.run(
+            ["python3", REPOSITORY / "plots/films/make_films.py", "--pair", *pages, "--out", both], check=True
+        )
         self.browser.get(both.as_uri())
         self.run_js("show(5)")
         self.assertEqual(self.run_js("return shown.map((one) => one.position)"), [5, 5])
         self.run_js("show(longest())")
-        self.assertEqual(len(self.run_js("return [...document.querySelectorAll('section.film')].map((film) => film.textContent)")), 2)
+        self.assertEqual(
+            len(self.run_js("return [...document.querySelectorAll('section.film')].map((film) => film.textContent)")), 2
+        )
         self.assert_clean(both)
 
     def test_edited_score(self):
@@ -168,7 +212,9 @@ class Browser(Film):
         self.assertAlmostEqual(got["tiles"][-1]["o"][0], got["exact"][0], places=12)
         self.assertAlmostEqual(got["lse"], 5.185182, places=6)
         before = self.run_js("return document.querySelector('.row-view table').textContent")
-        self.run_js("const score = document.querySelectorAll('.row-view input')[1]; score.value = 9; score.dispatchEvent(new Event('input'))")
+        self.run_js(
+            "const score = document.querySelectorAll('.row-view input')[1]; score.value = 9; score.dispatchEvent(new Event('input'))"
+        )
         self.assertNotEqual(self.run_js("return document.querySelector('.row-view table').textContent"), before)
 
 

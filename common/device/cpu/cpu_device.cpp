@@ -21,6 +21,7 @@ class CpuDevice : public Device {
   int64_t free_bytes() const override { return available_memory(); }
   int64_t sram_limit() const override { return executor::sram_limit(); }
   int64_t l2_bytes() const override { return 0; }
+  int multiprocessors() const override { return 132; }  // of a Hopper GPU, whose SRAM the executor's blocks have too
   int compute_capability() const override { return 0; }
 
   void* allocate(int64_t bytes) override {

@@ -50,6 +50,7 @@ class GpuDevice final : public Device, public MeasurableDevice {
   std::string name() const override { return properties_.name; }
   int64_t sram_limit() const override { return sram_limit_; }
   int64_t l2_bytes() const override { return properties_.l2CacheSize; }
+  int multiprocessors() const override { return properties_.multiProcessorCount; }
   int compute_capability() const override { return 10 * properties_.major + properties_.minor; }
 
   int64_t free_bytes() const override {

@@ -7,6 +7,14 @@
 #include "common/device/gpu/cuda_check.h"
 #include "common/device/gpu/kernel_language.h"
 
+// A kernel of these units may stand in a file that is compiled for other GPUs too: there its instructions are left out,
+// and the host never launches it.
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ATTN_SM90A(...)
+#else
+#define ATTN_SM90A(...) asm volatile(__VA_ARGS__)
+#endif
+
 namespace attention {
 inline namespace ATTN_DEVICE {
 
@@ -28,17 +36,17 @@ struct Barrier {
   uint64_t state;
 
   /// mbarrier.init: each phase takes this many arrivals.
-  __device__ __forceinline__ void init(int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sram_address(&state)), "r"(arrivals) : "memory"); }
+  __device__ __forceinline__ void init(int arrivals) { ATTN_SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sram_address(&state)), "r"(arrivals) : "memory"); }
   /// mbarrier.arrive: one arrival.
-  __device__ __forceinline__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sram_address(&state)) : "memory"); }
+  __device__ __forceinline__ void arrive() { ATTN_SM90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sram_address(&state)) : "memory"); }
   /// mbarrier.arrive.expect_tx: one arrival, which announces bytes that a copy will bring.
   __device__ __forceinline__ void arrive_and_expect(int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sram_address(&state)), "r"(bytes) : "memory");
+    ATTN_SM90A("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sram_address(&state)), "r"(bytes) : "memory");
   }
   /// mbarrier.try_wait.parity: whether the phase of this parity has ended (the parity before the first phase's counts as ended).
   __device__ __forceinline__ bool ended(int parity) const {
-    uint32_t yes;
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+    uint32_t yes = 1;
+    ATTN_SM90A("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                  : "=r"(yes) : "r"(sram_address(&state)), "r"(parity) : "memory");
     return yes;
   }
@@ -48,12 +56,12 @@ struct Barrier {
 };
 
 /// fence.mbarrier_init: the barriers that this thread has made exist for the copy engine too.
-__device__ __forceinline__ void barriers_are_ready() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void barriers_are_ready() { ATTN_SM90A("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// bar.sync: `threads` threads meet at the barrier of this number (1 to 15; 0 is __syncthreads').
-__device__ __forceinline__ void named_sync(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+__device__ __forceinline__ void named_sync(int number, int threads) { ATTN_SM90A("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
 /// bar.arrive: the same for who does not wait.
-__device__ __forceinline__ void named_arrive(int number, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+__device__ __forceinline__ void named_arrive(int number, int threads) { ATTN_SM90A("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
 
 // ---- the copy engine ---------------------------------------------------------------------------------------------------------
 
@@ -63,51 +71,51 @@ using TensorMap = CUtensorMap;
 /// cp.async.bulk.tensor, HBM to SRAM: one thread starts the copy of the box whose first row is `row`; zeros where the tensor has ended.
 /// `done` counts the bytes of the whole box.
 __device__ __forceinline__ void copy_box(void* to, const TensorMap& from, int row, int head, Barrier& done) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+  ATTN_SM90A("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
                ::"r"(sram_address(to)), "l"(&from), "r"(sram_address(&done.state)), "r"(0), "r"(row), "r"(0), "r"(head) : "memory");
 }
 /// cp.async.bulk.tensor, SRAM to HBM: one thread starts the copy of a box of one panel; rows past the tensor's end are left out.
 __device__ __forceinline__ void copy_box_back(const TensorMap& to, const void* from, int row, int panel, int head) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+  ATTN_SM90A("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                ::"l"(&to), "r"(sram_address(from)), "r"(0), "r"(row), "r"(panel), "r"(head) : "memory");
 }
 /// cp.async.bulk, HBM to SRAM: one thread starts the copy of Count neighbours of a tensor that has one row, from `col` on: whole multiples of
 /// 16 bytes, and so where they lie.
 template <class E, int Count>
 __device__ __forceinline__ void copy_run(E (&to)[Count], Global<const E> from, int64_t col, Barrier& done) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+  ATTN_SM90A("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(sram_address(to)), "l"(from.data + col), "r"(static_cast<int>(sizeof to)), "r"(sram_address(&done.state)) : "memory");
 }
 /// stmatrix: four 8x8 matrices of 16-bit elements to SRAM; lane l passes the address of row l % 8 of matrix l / 8. load_matrices turned round.
 template <class E>
 __device__ __forceinline__ void store_matrices(E* row, const uint32_t (&x)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+  ATTN_SM90A("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(sram_address(row)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
 /// cp.async.bulk.commit_group: the copies back that this thread has started are a group.
-__device__ __forceinline__ void commit_copies_back() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies_back() { ATTN_SM90A("cp.async.bulk.commit_group;" ::: "memory"); }
 /// cp.async.bulk.wait_group.read: waits until all of this thread's copies back have read their SRAM.
-__device__ __forceinline__ void wait_until_copies_back_have_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void wait_until_copies_back_have_read() { ATTN_SM90A("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 /// fence.proxy.async: what this thread has stored in SRAM is visible to the copy engine and the tensor cores.
-__device__ __forceinline__ void stores_visible_to_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void stores_visible_to_engines() { ATTN_SM90A("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- registers ---------------------------------------------------------------------------------------------------------------
 
 /// setmaxnreg: from here on a thread of this warpgroup has that many registers; what some give up others can take.
 template <int Registers>
-__device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers)); }
+__device__ __forceinline__ void give_registers() { ATTN_SM90A("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers)); }
 template <int Registers>
-__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers)); }
+__device__ __forceinline__ void take_registers() { ATTN_SM90A("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers)); }
 
 // ---- warpgroup products ------------------------------------------------------------------------------------------------------
 
 /// wgmma.fence: the registers that the next products read and add to are as the code before left them.
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void begin_products() { ATTN_SM90A("wgmma.fence.sync.aligned;" ::: "memory"); }
 /// wgmma.commit_group: the products started since the last one are a group.
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { ATTN_SM90A("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /// wgmma.wait_group: waits until all groups but the `Pending` youngest are finished.
 template <int Pending>
-__device__ __forceinline__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory"); }
+__device__ __forceinline__ void wait_products() { ATTN_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory"); }
 
 /// No instruction. The compiler does not know that a product still writes (or reads) its registers until the wait: this keeps it from
 /// moving their uses to before.
@@ -142,7 +150,7 @@ struct WarpgroupProduct;
   ", %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // A and B by descriptors, i0 and i1; whether d is read: i2; `across`: "0", or "1" where the summed dimension lies across the rows.
 #define ATTN_TWO_TILES(N, Half, type, sums, accumulate, across, i0, i1, i2)                                      \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " i2 ", 0;\n"                                                   \
+  ATTN_SM90A("{\n.reg .pred p;\nsetp.ne.b32 p, " i2 ", 0;\n"                                                   \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, " i0 ", " \
                i1 ", p, 1, 1, " across ", " across ";\n}"                                                         \
                : ATTN_SUMS_##Half(sums, d, 0) : "l"(a), "l"(b), "r"(accumulate))
@@ -163,7 +171,7 @@ struct WarpgroupProduct;
       ATTN_TWO_TILES(N, Half, type, "=f", 0, "1", i0, i1, i2);                                                         \
     }                                                                                                                  \
     static __device__ __forceinline__ void ab(float (&d)[Half], const uint32_t (&a)[4], uint64_t b) {                  \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " i5 ", 0;\n"                                                     \
+      ATTN_SM90A("{\n.reg .pred p;\nsetp.ne.b32 p, " i5 ", 0;\n"                                                     \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, "        \
                    "{" i0 ", " i1 ", " i2 ", " i3 "}, " i4 ", p, 1, 1, 1;\n}"                                          \
                    : ATTN_SUMS_##Half("+f", d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));       \
