@@ -1,8 +1,8 @@
 // step03  tiled SRAM                                                                           docs/03-tiled-sram.md
 //
-// S and P leave HBM for good: one kernel, whose blocks own Br queries and see the keys a tile at a time. A softmax needs its
-// row's maximum before the first exponential, so pass 1 walks over the key tiles for the maximum alone, and pass 2 computes
-// each tile of scores a second time to use it.
+// S and P leave HBM for good: one kernel, whose blocks own Br queries and see the keys a tile at a time. A softmax
+// needs its row's maximum before the first exponential, so pass 1 walks over the key tiles for the maximum alone, and
+// pass 2 computes each tile of scores a second time to use it.
 //
 //      Q ─┐
 //      K ─┴▶ [ s, maximum ]                pass 1, in SRAM and registers
@@ -27,16 +27,15 @@ struct Sram {
   typename T::Staging p;
 };
 
-/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see, twice.
-template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
-    Mask mask,
-    float softmax_scale,
-    typename T::In Q,     // [heads, seqlen_q, head_dim]
-    typename T::In K,     // [heads, seqlen_k, head_dim]
-    typename T::In V,     // [heads, seqlen_k, head_dim]
-    typename T::Out O,    // [heads, seqlen_q, head_dim]
-    Global<float> LSE) {  // [heads, 1, seqlen_q]
+/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops twice over the key tiles they see.
+template <class T, class In = typename T::In, class Out = typename T::Out>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    attention(Mask mask, float softmax_scale,
+              In Q,                 // [heads, seqlen_q, head_dim]
+              In K,                 // [heads, seqlen_k, head_dim]
+              In V,                 // [heads, seqlen_k, head_dim]
+              Out O,                // [heads, seqlen_q, head_dim]
+              Global<float> LSE) {  // [heads, 1, seqlen_q]
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
@@ -80,22 +79,29 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
   store_o_and_lse(o, m, l, softmax_scale, O.head(head), LSE.head(head), q0);
 }
 
+template <class T>
+void launch_attention(const Problem& p, const Tensors& t) {
+  using E = typename T::Element;
+  launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
+         Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}),
+         key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}),
+         row_scalars(p, Target{t.lse, "LSE"}));
+}
+
 inline void forward(const Problem& p, const Tensors& t) {
-  with_tile(p, ForwardTiles{}, [&](auto tile) {
-    using T = decltype(tile);
-    using E = typename T::Element;
-    launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
-           query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}),
-           query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
-  });
+  with_tile(p, ForwardTiles{}, [&](auto tile) { launch_attention<decltype(tile)>(p, t); });
 }
 
 /// K is asked for twice per visited tile (once a pass), V once. Three products: scores, scores again, P V.
 inline std::vector<KernelCost> cost(const Problem& p) {
   const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
-  return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", 2 * visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 3)};
+  return {KernelCost("attention", p)
+              .loads("Q", p.Xq(), p.Xq())
+              .loads("K", 2 * visits.rows * p.row(), p.Xk())
+              .loads("V", visits.rows * p.row(), p.Xk())
+              .stores("O", p.Xq(), p.Xq())
+              .stores("LSE", p.L(), p.L())
+              .multiplies(visits, 3)};
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
@@ -103,8 +109,12 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 }
 
 inline Step step() {
-  return {.id = "step03", .title = "tiled SRAM", .idea = "one kernel; S and P live in SRAM a tile at a time; the scores are computed twice",
-          .chapter = "docs/03-tiled-sram.md", .tiles = tiles, .largest_head_dim = 256,
+  return {.id = "step03",
+          .title = "tiled SRAM",
+          .idea = "one kernel; S and P live in SRAM a tile at a time; the scores are computed twice",
+          .chapter = "docs/03-tiled-sram.md",
+          .tiles = tiles,
+          .largest_head_dim = 256,
           .methods = {{.name = "forward", .cost = cost, .run = forward}}};
 }
 

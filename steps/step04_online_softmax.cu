@@ -1,7 +1,7 @@
 // step04  online softmax                                                                    docs/04-online-softmax.md
 //
-// Pass 1 disappears. Each row keeps a running maximum m and a running sum l; when a key tile brings a larger maximum, what
-// has been summed so far is scaled down by alpha = exp(m - m_new). The same numbers as before, in one pass.
+// Pass 1 disappears. Each row keeps a running maximum m and a running sum l; when a key tile brings a larger maximum,
+// what has been summed so far is scaled down by alpha = exp(m - m_new). The same numbers as before, in one pass.
 //
 //      Q ─┐
 //      K, V ▶ [ s, m grows: l, O *= alpha, p, sum, O += p V ] ──▶ O, LSE      in SRAM and registers
@@ -25,17 +25,16 @@ struct Sram {
   typename T::Staging p;
 };
 
-/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see. (step09
-/// hands the kernel a mask and views of its own.)
+/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries and loops over the key tiles they see.
+/// (step09 hands the kernel a mask and views of its own.)
 template <class T, class Mask = attention::Mask, class In = typename T::In, class Out = typename T::Out>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
-    Mask mask,
-    float softmax_scale,
-    In Q,                 // [heads, seqlen_q, head_dim]
-    In K,                 // [heads, seqlen_k, head_dim]
-    In V,                 // [heads, seqlen_k, head_dim]
-    Out O,                // [heads, seqlen_q, head_dim]
-    Global<float> LSE) {  // [heads, 1, seqlen_q]
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    attention(Mask mask, float softmax_scale,
+              In Q,                 // [heads, seqlen_q, head_dim]
+              In K,                 // [heads, seqlen_k, head_dim]
+              In V,                 // [heads, seqlen_k, head_dim]
+              Out O,                // [heads, seqlen_q, head_dim]
+              Global<float> LSE) {  // [heads, 1, seqlen_q]
   using Scores = typename T::Scores;
   auto& sram = dynamic_sram<Sram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
@@ -81,9 +80,9 @@ template <class T>
 void launch_attention(const Problem& p, const Tensors& t) {
   using E = typename T::Element;
   launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-         Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
-         query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}),
-         query_rows<E>(p, Target{t.o, "O"}), row_scalars(p, Target{t.lse, "LSE"}));
+         Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}),
+         key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}), query_rows<E>(p, Target{t.o, "O"}),
+         row_scalars(p, Target{t.lse, "LSE"}));
 }
 
 inline void forward(const Problem& p, const Tensors& t) {
@@ -93,8 +92,13 @@ inline void forward(const Problem& p, const Tensors& t) {
 /// K and V are asked for once per visited tile. Two products: scores, P V.
 inline std::vector<KernelCost> cost(const Problem& p) {
   const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
-  return {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", visits.rows * p.row(), p.Xk()).loads("V", visits.rows * p.row(), p.Xk())
-              .stores("O", p.Xq(), p.Xq()).stores("LSE", p.L(), p.L()).multiplies(visits, 2)};
+  return {KernelCost("attention", p)
+              .loads("Q", p.Xq(), p.Xq())
+              .loads("K", visits.rows * p.row(), p.Xk())
+              .loads("V", visits.rows * p.row(), p.Xk())
+              .stores("O", p.Xq(), p.Xq())
+              .stores("LSE", p.L(), p.L())
+              .multiplies(visits, 2)};
 }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
@@ -102,8 +106,12 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 }
 
 inline Step step() {
-  return {.id = "step04", .title = "online softmax", .idea = "one pass: a running maximum and sum, O rescaled when the maximum grows",
-          .chapter = "docs/04-online-softmax.md", .tiles = tiles, .largest_head_dim = 256,
+  return {.id = "step04",
+          .title = "online softmax",
+          .idea = "one pass: a running maximum and sum, O rescaled when the maximum grows",
+          .chapter = "docs/04-online-softmax.md",
+          .tiles = tiles,
+          .largest_head_dim = 256,
           .methods = {{.name = "forward", .cost = cost, .run = forward}}};
 }
 

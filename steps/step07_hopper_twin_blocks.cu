@@ -25,17 +25,16 @@ struct Sram {
   Barrier q_full, k_full[2], v_full[2];
 };
 
-/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, a warpgroup of it 64, and loops over the key tiles they see.
-/// (step09 hands the kernel a mask and tensors of its own.)
+/// O = softmax(softmax_scale Q K^T) V and its LSE. A block owns Br queries, a warpgroup of it 64, and loops over the
+/// key tiles they see. (step09 hands the kernel a mask and tensors of its own.)
 template <class T, class Mask = attention::Mask, class In = TensorMap, class Out = TensorMap>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
-    Mask mask,
-    float softmax_scale,
-    const __grid_constant__ In Q,   // [heads, seqlen_q, head_dim]
-    const __grid_constant__ In K,   // [heads, seqlen_k, head_dim]
-    const __grid_constant__ In V,   // [heads, seqlen_k, head_dim]
-    const __grid_constant__ Out O,  // [heads, seqlen_q, head_dim]
-    Global<float> LSE) {            // [heads, 1, seqlen_q]
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    attention(Mask mask, float softmax_scale,
+              const __grid_constant__ In Q,   // [heads, seqlen_q, head_dim]
+              const __grid_constant__ In K,   // [heads, seqlen_k, head_dim]
+              const __grid_constant__ In V,   // [heads, seqlen_k, head_dim]
+              const __grid_constant__ Out O,  // [heads, seqlen_q, head_dim]
+              Global<float> LSE) {            // [heads, 1, seqlen_q]
   using E = typename T::Element;
   static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <=
                 228 * 1024);  // of an SM; 1024 bytes of each block are the system's
@@ -43,6 +42,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
   const auto [head, q0] = mask.place_of_block(T::kBr);
   const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
   const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp_row = threadIdx.x / 32 * 16;
+  const int all_see = mask.keys_seen(q0 + warp_row);  // keys before this one are seen by every row of the warp
   const bool leader = threadIdx.x == 0;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x); s and m stay unscaled
 
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) attention(
     wait_products<0>();
     fence_registers(s);
 
-    apply_mask(mask, s, q0 + warp_row, j * T::kBc);
+    if ((j + 1) * T::kBc > all_see) mask.apply_on_edge(SumsView(s), q0 + warp_row, j * T::kBc);
     update_maxima(s, m, l, alpha, shift, by, scale);
     scale_rows(o, alpha);
     exponentiate(s, shift, by, l);
@@ -106,8 +106,8 @@ template <class T>
 void launch_attention(const Problem& p, const Tensors& t) {
   const TensorMaps maps = tensor_maps<T>(p, t);
   launch("attention", attention<T>, p.heads_total() * ceil_div(p.seqlen_q, T::kBr), T::kThreads, sizeof(Sram<T>),
-         Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
-         maps.q, maps.k, maps.v, maps.o, row_scalars(p, Target{t.lse, "LSE"}));
+         Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, maps.q, maps.k, maps.v, maps.o,
+         row_scalars(p, Target{t.lse, "LSE"}));
 }
 
 inline void forward(const Problem& p, const Tensors& t) {

@@ -109,6 +109,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
       if (tile < 0) break;
       const auto [head, q0] = order.descending(tile, T::kBr);
       const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);
+      const int all_see = mask.keys_seen(q0 + warp_row);  // keys before this one are seen by every row of the warp
 
       // The first tile's scores and the last tile's P V stand outside of the loop. One loop with `if (j > 0)` would
       // make ptxas run its products one by one.
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
       fence_registers(s);
       if (first_lane) sram.k_empty[k_ring.stage].arrive();
       k_ring.next();
-      apply_mask(mask, s, q0 + warp_row, 0);
+      if (T::kBc > all_see) mask.apply_on_edge(SumsView(s), q0 + warp_row, 0);
       online_softmax<kChains<T>>(s, m, l, alpha, scale);
       pack_weights<E>(p, s);
       sram.v_full[v_ring.stage].wait(v_ring.parity);
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
           fence_registers(p);
           if (first_lane) v_done.arrive();
         }
-        apply_mask(mask, s, q0 + warp_row, j * T::kBc);
+        if ((j + 1) * T::kBc > all_see) mask.apply_on_edge(SumsView(s), q0 + warp_row, j * T::kBc);
         online_softmax<kChains<T>>(s, m, l, alpha, scale);
         fence_registers(s);
         // These weights' V is waited for here, between the softmax and the wait for the last P V: without a loop

@@ -43,10 +43,10 @@ inline Case make_case(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int hea
   c.k.resize(c.problem.Xk());
   c.v.resize(c.problem.Xk());
   c.d_o.resize(c.problem.Xq());
-  fill(c.q, parse_init(init), InputTensor::q, seed);
-  fill(c.k, parse_init(init), InputTensor::k, seed);
-  fill(c.v, parse_init(init), InputTensor::v, seed);
-  fill(c.d_o, parse_init(init), InputTensor::d_o, seed);
+  fill(c.q, parse_init(init), InputTensor::q, head_dim, seed);
+  fill(c.k, parse_init(init), InputTensor::k, head_dim, seed);
+  fill(c.v, parse_init(init), InputTensor::v, head_dim, seed);
+  fill(c.d_o, parse_init(init), InputTensor::d_o, head_dim, seed);
   return c;
 }
 
@@ -74,7 +74,7 @@ inline Case read_golden(const std::string& name) {
 }
 
 inline const std::vector<std::string>& golden_cases() {
-  static const std::vector<std::string> names = {"one_token", "ragged_causal", "ragged_d40", "short_query", "empty_rows", "rising_scores", "large_scores"};
+  static const std::vector<std::string> names = {"one_token", "ragged_causal", "ragged_d40", "short_query", "empty_rows", "rising_scores", "large_scores", "trained_head"};
   return names;
 }
 inline const std::vector<std::string>& half_golden_cases() {  // with float16 inputs

@@ -55,19 +55,20 @@ __global__ void tiled(Global<const float> Q, Global<const float> K, Global<const
     load(sram.k, K, tile * kKeys);
     load(sram.v, V, tile * kKeys);
     __syncthreads();
-    Partial s[8][8];
+    float s[8][8] = {};  // columns of s, as the product keeps them
     for (int c = 0; c < kDim; c += 32) {
       const float *q[8], *k[8];
       ATTN_UNROLL for (int i = 0; i < 8; ++i) note_sram_read(q[i] = &sram.q[row0 + 4 * i][c], 128);
       ATTN_UNROLL for (int j = 0; j < 8; ++j) note_sram_read(k[j] = &sram.k[col0 + 8 * j][c], 128);
-      for (int n = 0; n < 32; n += 4)
-        ATTN_UNROLL for (int i = 0; i < 8; ++i)
-          ATTN_UNROLL for (int j = 0; j < 8; ++j)
-            multiply_add(s[i][j], *reinterpret_cast<const float4*>(q[i] + n), *reinterpret_cast<const float4*>(k[j] + n));
+      for (int n = 0; n < 32; n += 4) {
+        FourColumns<8> x;
+        ATTN_UNROLL_BOTH for (int i = 0; i < 8; ++i) x.load(i, q[i] + n);
+        ATTN_UNROLL_BOTH for (int j = 0; j < 8; ++j) multiply_add(s[j], x, *reinterpret_cast<const float4*>(k[j] + n));
+      }
     }
     float p[8][8], m[8];
     ATTN_UNROLL for (int i = 0; i < 8; ++i) {
-      ATTN_UNROLL for (int j = 0; j < 8; ++j) p[i][j] = total(s[i][j]);
+      ATTN_UNROLL for (int j = 0; j < 8; ++j) p[i][j] = s[j][i];
       m[i] = p[i][0];
       ATTN_UNROLL for (int j = 1; j < 8; ++j) m[i] = fmaxf(m[i], p[i][j]);
     }

@@ -150,6 +150,41 @@ TEST_CASE("lanes_max and lanes_sum combine neighbouring lanes", "[executor]") {
   }
 }
 
+template <int Lanes>
+__global__ void add_three(Global<float> sum) {
+  float x[1] = {threadIdx.x == 0 ? 1e8f : threadIdx.x == Lanes / 2 ? -1e8f : threadIdx.x == 1 ? 3.0f : 0.0f};
+  lanes_sum<Lanes>(x);
+  sum.store(0, threadIdx.x, x[0]);
+}
+TEST_CASE("lanes_sum adds in the order of a GPU's shuffles", "[executor]") {
+  Tensor sum(1, 1, 32);
+  launch("add_three", add_three<8>, 1, 32, 0, sum.out("sum"));
+  for (int thread = 0; thread < 8; ++thread) CHECK(sum.data[thread] == 3);  // first the lane 4 away: 1e8 - 1e8. In a chain 3 would be lost
+}
+
+template <int Count>
+__global__ void sort_by_size(Global<const float> size, Global<float> order) {
+  LaneOrder lanes = order_of_lanes<Count>(size.load(0, threadIdx.x));
+  for (int n = 0; n < Count; ++n) order.store(threadIdx.x, n, static_cast<float>(lanes.next()));
+}
+template <int Count>
+void check_order(float (*size)(int lane), const std::vector<int>& expected) {
+  Tensor sizes(1, 1, 32), order(1, 32, Count);
+  for (int lane = 0; lane < 32; ++lane) sizes.data[lane] = size(lane);
+  launch("sort_by_size", sort_by_size<Count>, 1, 32, 0, sizes.in("sizes"), order.out("order"));
+  for (int lane = 0; lane < 32; ++lane)
+    for (int n = 0; n < Count; ++n) REQUIRE(order.data[lane * Count + n] == static_cast<float>(expected[n]));
+}
+TEST_CASE("order_of_lanes: every lane once, smallest first, whatever the sizes", "[executor]") {
+  std::vector<int> up(32), down(32);
+  for (int n = 0; n < 32; ++n) up[n] = n, down[n] = 31 - n;
+  check_order<32>([](int lane) { return 100.0f - static_cast<float>(lane); }, down);
+  check_order<32>([](int) { return 0.0f; }, up);
+  check_order<32>([](int) { return INFINITY; }, up);
+  check_order<32>([](int lane) { return lane == 0 ? NAN : 1e-40f; }, [&] { std::vector<int> last(up.begin() + 1, up.end()); last.push_back(0); return last; }());
+  check_order<16>([](int lane) { return lane < 16 ? static_cast<float>(lane * 7 % 16) : -1.0f; }, {0, 7, 14, 5, 12, 3, 10, 1, 8, 15, 6, 13, 4, 11, 2, 9});
+}
+
 TEST_CASE("expf, exp2f and fmaxf of the executor", "[executor]") {
   double worst = 0;
   for (double x = -87; x < 88; x += 0.00037) {
@@ -174,12 +209,15 @@ TEST_CASE("expf, exp2f and fmaxf of the executor", "[executor]") {
   CHECK(fmaxf(-INFINITY, -2) == -2);
 }
 
-TEST_CASE("multiply_add", "[executor]") {
-  const float4 a = make_float4(1, 2, 3, 4), b = make_float4(5, 6, 7, 8);
-  Partial p;
-  multiply_add(p, a, b);
-  multiply_add(p, a, b);
-  CHECK(total(p) == 140);
+TEST_CASE("multiply_add sums the columns in their order, as a GPU does", "[executor]") {
+  const float4 b = make_float4(5, 6, 7, 8);
+  const float rows[2][4] = {{1e8f, 3, -1e8f, 5}, {-1e8f, 1e8f, 3, 5}};
+  FourColumns<2> x;
+  x.load(0, rows[0]), x.load(1, rows[1]);
+  float sums[2] = {0, 7};
+  multiply_add(sums, x, make_float4(1, 1, 1, 1));
+  CHECK(sums[0] == 5);   // numbers near 1e8 lie 8 apart: 3 is lost
+  CHECK(sums[1] == 16);  // 7 became 8
   float sum[5] = {9, 1, 2, 3, 4};
   multiply_add(reinterpret_cast<float(&)[4]>(sum[1]), 2, b);  // an address that is no multiple of 16
   CHECK((sum[0] == 9 && sum[1] == 11 && sum[2] == 14 && sum[3] == 17 && sum[4] == 20));

@@ -7,6 +7,7 @@
 
 #include "common/device/device.h"
 #include "common/base/error.h"
+#include "common/harness/memory.h"
 #include "common/harness/run.h"
 #include "tests/run_method.h"
 
@@ -78,6 +79,47 @@ void rows_that_see_no_key(Device& device) {
     CHECK(largest_magnitude(begin(out["dq"])) == 0);
     for (const char* gradient : {"dq", "dk", "dv"}) CHECK(largest_magnitude(out[gradient]) < INFINITY);
   });
+}
+
+// ---- outlier channels -------------------------------------------------------------------------------------------------------
+
+/// Trained models have a few columns of Q and K far larger than the others (hard case D1). Behind one of them, every term of a score
+/// rounds as if it were as large: sums in the order of the columns take up to 3.3 times their allowance.
+Case outlier_columns(int64_t n, int head_dim, bool causal, std::vector<int> columns, float factor, uint64_t seed) {
+  Case c = make_case(2, n, n, head_dim, causal, "randn", seed);
+  for (int64_t head = 0; head < 2; ++head)
+    for (int64_t row = 0; row < n; ++row)
+      for (const int col : columns) c.at_query(c.q, head, row, col) += 4, c.at_key(c.k, head, row, col) *= factor;
+  return c;
+}
+/// One column, the same for all queries, that fades from key to key.
+Case fading_column(int64_t n, bool causal, uint64_t seed) {
+  Case c = make_case(2, n, n, 64, causal, "randn", seed);
+  for (int64_t head = 0; head < 2; ++head)
+    for (int64_t row = 0; row < n; ++row) {
+      c.at_query(c.q, head, row, 0) = 4;
+      c.at_key(c.k, head, row, 0) = 40 * (1 - static_cast<float>(row) / static_cast<float>(n));
+    }
+  return c;
+}
+std::vector<Case> outlier_cases(uint64_t seed) {
+  std::vector<Case> cases;
+  for (const int64_t n : {150, 257})
+    for (const bool causal : {false, true}) {
+      cases.push_back(outlier_columns(n, 64, causal, {0}, 40, seed));
+      cases.push_back(outlier_columns(n, 64, causal, {0, 1}, 20, seed));
+      cases.push_back(outlier_columns(n, 64, causal, {62, 63}, 20, seed));
+      cases.push_back(outlier_columns(n, 64, causal, {5, 37}, 20, seed));  // a pair that rotary embeddings turn together
+      cases.push_back(outlier_columns(n, 128, causal, {0, 1, 2, 3}, 12, seed));
+      cases.push_back(fading_column(n, causal, seed));
+    }
+  return cases;
+}
+void outlier_channels(Device& device) {
+  for (const Case& c : outlier_cases(1)) {
+    for_each_forward(device, c, [](Outputs&, const Problem&) {});
+    for_each_backward(device, c, [](Outputs&, const Problem&) {});
+  }
 }
 
 // ---- scores -----------------------------------------------------------------------------------------------------------------
@@ -328,6 +370,7 @@ __global__ void attention_kernel(Global<float> O) { O.store(0, 0, 1); }
 
 }  // namespace
 
+TEST_ON_EACH_DEVICE("D1: a few columns far larger than the others", outlier_channels)
 TEST_ON_EACH_DEVICE("A1: one token gives V and the scaled score", one_token)
 TEST_ON_EACH_DEVICE("A2: causal is bottom-right", causal_is_bottom_right)
 TEST_ON_EACH_DEVICE("A3: rows that see no key", rows_that_see_no_key)

@@ -21,7 +21,7 @@ namespace {
 
 std::vector<float> filled(const std::string& init, InputTensor tensor, uint64_t seed, size_t count) {
   std::vector<float> values(count, NAN);
-  fill(values, parse_init(init), tensor, seed);
+  fill(values, parse_init(init), tensor, 64, seed);
   return values;
 }
 
@@ -79,8 +79,30 @@ TEST_CASE("abs, zeros, ones and const", "[workload]") {
   CHECK_FALSE(parse_init("abs").is_default());
 }
 
+TEST_CASE("outlier: the first columns of q and k, as randn elsewhere", "[workload]") {
+  for (const auto& [init, columns, factor] : {std::tuple{"outlier", 1, 40.0f}, {"outlier:3:0.5", 3, 0.5f}}) {
+    for (const auto tensor : {InputTensor::q, InputTensor::k, InputTensor::v, InputTensor::d_o}) {
+      auto expected = filled("randn", tensor, 3, 10 * 64);
+      for (size_t n = 0; n < expected.size(); ++n) {
+        if (n % 64 >= static_cast<size_t>(columns)) continue;
+        if (tensor == InputTensor::q) expected[n] += 4;
+        if (tensor == InputTensor::k) expected[n] *= factor;
+      }
+      CHECK(filled(init, tensor, 3, 10 * 64) == expected);
+    }
+  }
+  std::vector<float> values(130);
+  fill(values, parse_init("outlier:2:10"), InputTensor::k, 13, 1);  // rows of 13, and pieces of the generator that begin anywhere in them
+  auto expected = filled("randn", InputTensor::k, 1, 130);
+  for (size_t n = 0; n < expected.size(); ++n) expected[n] *= n % 13 < 2 ? 10.0f : 1.0f;
+  CHECK(values == expected);
+  CHECK_FALSE(parse_init("outlier").is_default());
+  CHECK_THROWS_AS(fill(values, parse_init("outlier:14:10"), InputTensor::q, 13, 1), BadArguments);
+}
+
 TEST_CASE("parse_init refuses what it does not know", "[workload]") {
-  for (const std::string bad : {"", "rand", "randn:", "randn:x", "randn:0", "randn:-1", "randn:1x", "randn:nan", "randn:1e39", "const", "const:", "const:inf", "const:1,5", "Ones"}) {
+  for (const std::string bad : {"", "rand", "randn:", "randn:x", "randn:0", "randn:-1", "randn:1x", "randn:nan", "randn:1e39", "const", "const:", "const:inf", "const:1,5", "Ones", "outliers", "outlier:", "outlier:2", "outlier:0:40",
+                               "outlier:1.5:40", "outlier:x:40", "outlier:1:", "outlier:1:x", "outlier:1:40:1", "outlier:-1:40", "outlier:1:inf"}) {
     INFO(bad);
     CHECK_THROWS_AS(parse_init(bad), BadArguments);
     try {

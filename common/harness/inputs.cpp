@@ -65,7 +65,7 @@ InputTensors load_inputs(Options& options, bool backward) {
 InputTensors make_inputs(const Options& options, const Problem& problem, bool backward) {
   const auto filled = [&](int64_t elements, InputTensor tensor) {
     std::vector<float> values(static_cast<size_t>(elements));
-    fill(values, options.init, tensor, options.seed);
+    fill(values, options.init, tensor, problem.head_dim, options.seed);
     return values;
   };
   return {filled(problem.Xq(), InputTensor::q), filled(problem.Xk(), InputTensor::k), filled(problem.Xk(), InputTensor::v),

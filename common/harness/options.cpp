@@ -153,7 +153,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
     options.seed = parse_number(flag, text);
     options.init_given = true;
   });
-  value("--init", "KIND", "Inputs: randn[:sigma], abs, zeros, ones or const:x (randn; V has mean 0.5 sigma)", [&](const std::string&, const std::string& text) {
+  value("--init", "KIND", "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 sigma)", [&](const std::string&, const std::string& text) {
     options.init = parse_init(text);
     options.init_given = true;
   });

@@ -13,15 +13,15 @@ namespace attention {
 namespace {
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
-  throw BadArguments("--init " + text + ": " + why + "; use randn, randn:sigma, abs, zeros, ones or const:x");
+  throw BadArguments("--init " + text + ": " + why + "; use randn, randn:sigma, abs, outlier, outlier:columns:factor, zeros, ones or const:x");
 }
 
-/// The number after the colon. Read by from_chars: no locale, no leading blanks, nothing left over.
-double number_after(const std::string& text, size_t prefix) {
+/// The number that text[begin, end) is. Read by from_chars: no locale, no leading blanks, nothing left over.
+double number_in(const std::string& text, size_t begin, size_t end = std::string::npos) {
   double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data() + prefix, end, value);
-  if (error != std::errc() || stop != end) refuse(text, "'" + text.substr(prefix) + "' is not a number");
+  const std::string digits = text.substr(begin, end - begin);
+  const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || stop != digits.data() + digits.size()) refuse(text, "'" + digits + "' is not a number");
   if (!std::isfinite(static_cast<float>(value))) refuse(text, "the number is not finite in fp32");
   return value;
 }
@@ -47,12 +47,22 @@ Init parse_init(const std::string& text) {
   init.text = text;
   if (text == "randn") return init;
   if (text.starts_with("randn:")) {
-    init.sigma = number_after(text, 6);
+    init.sigma = number_in(text, 6);
     if (init.sigma <= 0) refuse(text, "sigma must be positive");
     return init;
   }
   if (text == "abs") {
     init.kind = Init::Kind::abs;
+    return init;
+  }
+  if (text == "outlier" || text.starts_with("outlier:")) {
+    init.outlier_columns = 1, init.outlier_factor = 40;
+    if (text == "outlier") return init;
+    const size_t colon = text.find(':', 8);
+    if (colon == std::string::npos) refuse(text, "outlier takes two numbers, columns:factor");
+    const double columns = number_in(text, 8, colon);
+    if (!(columns >= 1 && columns <= 1 << 20 && columns == std::floor(columns))) refuse(text, "columns must be a whole number from 1 on");
+    init.outlier_columns = static_cast<int>(columns), init.outlier_factor = static_cast<float>(number_in(text, colon + 1));
     return init;
   }
   init.kind = Init::Kind::constant;
@@ -62,13 +72,14 @@ Init parse_init(const std::string& text) {
     return init;
   }
   if (text.starts_with("const:")) {
-    init.constant = static_cast<float>(number_after(text, 6));
+    init.constant = static_cast<float>(number_in(text, 6));
     return init;
   }
   refuse(text, "unknown");
 }
 
-void fill(std::span<float> values, const Init& init, InputTensor tensor, uint64_t seed) {
+void fill(std::span<float> values, const Init& init, InputTensor tensor, int64_t head_dim, uint64_t seed) {
+  if (init.outlier_columns > head_dim) refuse(init.text, "head_dim " + std::to_string(head_dim) + " has fewer columns");
   const int64_t count = static_cast<int64_t>(values.size());
   constexpr int64_t kPiece = 1 << 16;  // a multiple of 4: a block of the generator never straddles two pieces
   const double sigma = init.sigma;
@@ -81,7 +92,11 @@ void fill(std::span<float> values, const Init& init, InputTensor tensor, uint64_
     for (int64_t n = begin; n < end; n += 4) {
       const auto normal = four_normals(random_block(seed, static_cast<uint32_t>(tensor), static_cast<uint64_t>(n / 4)));
       for (int64_t e = n; e < std::min(end, n + 4); ++e) {
-        const float value = static_cast<float>(mean + sigma * normal[e - n]);
+        float value = static_cast<float>(mean + sigma * normal[e - n]);
+        if (init.outlier_columns > 0 && e % head_dim < init.outlier_columns) {
+          if (tensor == InputTensor::q) value += 4;
+          if (tensor == InputTensor::k) value *= init.outlier_factor;
+        }
         values[e] = init.kind == Init::Kind::abs ? std::abs(value) : value;
       }
     }

@@ -1,6 +1,6 @@
-// The tile: the unit in which every step moves and multiplies. It has three homes - HBM (Global), SRAM (SramTile), registers
-// (Fragment) - and this file has the functions that take it from one to the other. The products are in product.h.
-// docs/tile-product.md walks through both.
+// The tile: the unit in which every step moves and multiplies. It has three homes - HBM (Global), SRAM (SramTile),
+// registers (Fragment) - and this file has the functions that take it from one to the other. The products are in
+// product.h. docs/tile-product.md walks through both.
 #pragma once
 
 #include "common/device/device.h"
@@ -8,9 +8,9 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// Rows x Cols elements in SRAM. The pitch is 16 bytes longer than a row: in units of 16 bytes it is odd, so that the same
-/// column of eight neighbouring rows lies in eight different bank groups. Without the padding every 16-byte read down a
-/// column would hit the same four banks.
+/// Rows x Cols elements in SRAM. The pitch is 16 bytes longer than a row: in units of 16 bytes it is odd, so that the
+/// same column of eight neighbouring rows lies in eight different bank groups. Without the padding every 16-byte read
+/// down a column would hit the same four banks.
 template <class E, int Rows, int Cols>
 struct SramTile {
   static constexpr int kRows = Rows;
@@ -50,10 +50,10 @@ struct SramTile {
   };
 };
 
-/// Rows x Cols fp32 values in the registers of one warp. `Lanes` lanes share a row, so 32 / Lanes rows lie side by side, and
-/// a lane holds runs of `Run` neighbouring columns: value[i][j] is element (row(i), col(j)) of the block's tile, whose rows
-/// first_row .. first_row + Rows - 1 are this warp's. (The accumulators of a tensor core's m16n8 product are the case
-/// Lanes = 4, Run = 2.)
+/// Rows x Cols fp32 values in the registers of one warp. `Lanes` lanes share a row, so 32 / Lanes rows lie side by
+/// side, and a lane holds runs of `Run` neighbouring columns: value[i][j] is element (row(i), col(j)) of the block's
+/// tile, whose rows first_row .. first_row + Rows - 1 are this warp's. (The accumulators of a tensor core's m16n8
+/// product are the case Lanes = 4, Run = 2.)
 template <int Rows, int Cols, int Lanes, int Run>
 struct Fragment {
   static constexpr int kLanes = Lanes;
@@ -81,7 +81,8 @@ struct Fragment {
 
 /// load_tile where rows start anywhere (head_dim or seqlen_k not a multiple of 16 bytes): one element at a time.
 template <int Threads, int N, class E, int Rows, int Cols, class T>
-__device__ __forceinline__ void load_unaligned_tiles(SramTile<E, Rows, Cols>* const (&to)[N], const Global<T> (&from)[N], int64_t row0, int64_t col0) {
+__device__ __forceinline__ void load_unaligned_tiles(SramTile<E, Rows, Cols>* const (&to)[N],
+                                                     const Global<T> (&from)[N], int64_t row0, int64_t col0) {
   ATTN_UNROLL for (int t = 0; t < N; ++t)
     ATTN_UNROLL_4 for (int n = threadIdx.x; n < Rows * Cols; n += Threads) {
       const int row = n / Cols, col = n % Cols;
@@ -102,12 +103,13 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
   }
 }
 
-/// HBM -> SRAM: of each view, the tile whose first element is (row0, col0). What lies outside of a view becomes 0, so that a
-/// ragged tile needs no special case in any product. Each of the block's Threads stays in its 16 bytes of a row and goes down
-/// the rows, up to eight loads per tile in flight; K's and V's tiles, loaded by one call, are in flight together, and memory is
-/// waited for once. A __syncthreads must follow before anyone reads the tiles.
+/// HBM -> SRAM: of each view, the tile whose first element is (row0, col0). What lies outside of a view becomes 0, so
+/// that a ragged tile needs no special case in any product. Each of the block's Threads stays in its 16 bytes of a row
+/// and goes down the rows, up to eight loads per tile in flight; K's and V's tiles, loaded by one call, are in flight
+/// together, and memory is waited for once. A __syncthreads must follow before anyone reads the tiles.
 template <int Threads, int N, class E, int Rows, int Cols, class T>
-__device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>* const (&to)[N], const Global<T> (&from)[N], int64_t row0, int64_t col0 = 0) {
+__device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>* const (&to)[N], const Global<T> (&from)[N],
+                                          int64_t row0, int64_t col0 = 0) {
   constexpr int kVector = Global<T>::kVector, kPerRow = Cols / kVector, kStep = Threads / kPerRow;
   static_assert(Threads % kPerRow == 0 && sizeof(E) == sizeof(T));
   constexpr int kBatch = Rows <= kStep ? 1 : Rows / kStep < 8 ? Rows / kStep : 8;
@@ -115,11 +117,14 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>* const (&to)[N
   if (from[0].cols % kVector != 0) return load_unaligned_tiles<Threads>(to, from, row0, col0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
   const int64_t below = from[0].rows - row0 - row;
-  const int rows = col0 + col >= from[0].cols ? 0 : below < Rows - row ? static_cast<int>(below) : Rows - row;  // to load, in these columns
+  const int rows = col0 + col >= from[0].cols ? 0
+                   : below < Rows - row       ? static_cast<int>(below)
+                                              : Rows - row;  // to load, in these columns
   ATTN_UNROLL for (int r0 = 0; r0 < Rows; r0 += kBatch * kStep) {
     float4 x[N][kBatch];
     ATTN_UNROLL for (int n = 0; n < N; ++n)
-      ATTN_UNROLL for (int b = 0; b < kBatch; ++b) x[n][b] = from[n].rows_from(row0 + row).load_vector_if(r0 + b * kStep < rows, r0 + b * kStep, col0 + col);
+      ATTN_UNROLL for (int b = 0; b < kBatch; ++b)
+        x[n][b] = from[n].rows_from(row0 + row).load_vector_if(r0 + b * kStep < rows, r0 + b * kStep, col0 + col);
     ATTN_UNROLL for (int n = 0; n < N; ++n)
       ATTN_UNROLL for (int b = 0, r = row + r0; b < kBatch; ++b, r += kStep)
         if (kWhole || r < Rows) *reinterpret_cast<float4*>(to[n]->write(r, col, kVector)) = x[n][b];
@@ -130,9 +135,9 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
   load_tile<Threads>({&to}, {from}, row0, col0);
 }
 
-/// HBM -> SRAM as above, but nobody waits: the tile's 16-byte vectors travel while the threads go on. It is complete for all when each
-/// thread has waited for its own (wait_copies) and a __syncthreads has followed. Rows must be a whole number of vectors long. row0 has 32
-/// bits, for which who starts many copies has fewer registers to keep.
+/// HBM -> SRAM as above, but nobody waits: the tile's 16-byte vectors travel while the threads go on. It is complete
+/// for all when each thread has waited for its own (wait_copies) and a __syncthreads has followed. Rows must be a whole
+/// number of vectors long. row0 has 32 bits, for which who starts many copies has fewer registers to keep.
 template <int Threads, class E, int Rows, int Cols>
 __device__ __forceinline__ void load_tile_async(SramTile<E, Rows, Cols>& to, Global<const E> from, int row0) {
   constexpr int kVector = Global<const E>::kVector, kPerRow = Cols / kVector, kStep = Threads / kPerRow;
@@ -140,10 +145,12 @@ __device__ __forceinline__ void load_tile_async(SramTile<E, Rows, Cols>& to, Glo
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
   const int64_t below = from.rows - row0 - row;
   const int rows = col >= from.cols ? 0 : below < Rows ? static_cast<int>(below) : Rows;  // to load, in these columns
-  ATTN_UNROLL for (int r = 0; r < Rows; r += kStep) copy_async(to.write(row + r, col, kVector), from.rows_from(int64_t{row0} + row), r < rows, r, col);
+  ATTN_UNROLL for (int r = 0; r < Rows; r += kStep)
+    copy_async(to.write(row + r, col, kVector), from.rows_from(int64_t{row0} + row), r < rows, r, col);
 }
 
-/// The same for Cols neighbours of a tensor that has one row, from col0 on: a row's own numbers, LSE and delta. All of them are there.
+/// The same for Cols neighbours of a tensor that has one row, from col0 on: a row's own numbers, LSE and delta. All of
+/// them are there.
 template <class E, int Cols>
 __device__ __forceinline__ void load_row_async(SramTile<E, 1, Cols>& to, Global<const E> from, int64_t col0) {
   constexpr int kVector = Global<const E>::kVector;
@@ -153,18 +160,20 @@ __device__ __forceinline__ void load_row_async(SramTile<E, 1, Cols>& to, Global<
 
 /// Registers -> HBM: the part of the fragment that lies inside of `to`, whose element (row0, col0) is the tile's first.
 template <class E, int Rows, int Cols, int Lanes, int Run>
-__device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0, int64_t col0 = 0) {
+__device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0,
+                                           int64_t col0 = 0) {
   const bool aligned = to.cols % Run == 0;
+  const int rows = static_cast<int>(to.rows - row0), cols = static_cast<int>(to.cols - col0);  // that exist
   ATTN_UNROLL for (int i = 0; i < from.kRows; ++i) {
+    if (from.row(i) >= rows) continue;
     const int64_t row = row0 + from.row(i);
-    if (row >= to.rows) continue;
     ATTN_UNROLL for (int j = 0; j < from.kCols; j += Run) {
       const int64_t col = col0 + from.col(j);
       if (aligned) {
-        if (col < to.cols) to.template store_run<Run>(row, col, &from.value[i][j]);
+        if (from.col(j) < cols) to.template store_run<Run>(row, col, &from.value[i][j]);
       } else {
         ATTN_UNROLL for (int r = 0; r < Run; ++r)
-          if (col + r < to.cols) to.store(row, col + r, from(i, j + r));
+          if (from.col(j) + r < cols) to.store(row, col + r, from(i, j + r));
       }
     }
   }
@@ -172,7 +181,8 @@ __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Co
 
 /// The same for sums to which other blocks add too: fp32, each row a whole number of pairs.
 template <int Rows, int Cols, int Lanes>
-__device__ __forceinline__ void add_tile(Global<float> to, const Fragment<Rows, Cols, Lanes, 2>& from, int64_t row0, int64_t col0) {
+__device__ __forceinline__ void add_tile(Global<float> to, const Fragment<Rows, Cols, Lanes, 2>& from, int64_t row0,
+                                         int64_t col0) {
   ATTN_UNROLL for (int i = 0; i < from.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < from.kCols; j += 2) {
       const int64_t row = row0 + from.row(i), col = col0 + from.col(j);
@@ -182,7 +192,8 @@ __device__ __forceinline__ void add_tile(Global<float> to, const Fragment<Rows, 
 
 /// Registers -> SRAM, in the tile's 16-bit type. The warp's rows alone.
 template <class E, int TileRows, int Rows, int Cols, int Lanes>
-__device__ __forceinline__ void store_tile(SramTile<E, TileRows, Cols>& to, const Fragment<Rows, Cols, Lanes, 2>& from) {
+__device__ __forceinline__ void store_tile(SramTile<E, TileRows, Cols>& to,
+                                           const Fragment<Rows, Cols, Lanes, 2>& from) {
   ATTN_UNROLL for (int i = 0; i < from.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < from.kCols; j += 2)
       *reinterpret_cast<uint32_t*>(to.write(from.row(i), from.col(j), 2)) = pack<E>(from(i, j), from(i, j + 1));

@@ -58,12 +58,14 @@ __device__ __forceinline__ void start_multiply_ab(float (&o)[D / 2], const uint3
   commit_products();
 }
 
-/// As start_multiply_abt, with sums that are not read before the product writes them, so that their registers are free until then; or (Add)
-/// that go on from what they hold.
+/// As start_multiply_abt, with sums that are not read before the product writes them, so that their registers are free
+/// until then; or (Add) that go on from what they hold.
 template <bool Add = false, class E, int Br, int Bc, int D>
-__device__ __forceinline__ void start_sums_abt(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& a, int first_row, const SwizzledTile<E, Bc, D>& b) {
+__device__ __forceinline__ void start_sums_abt(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& a, int first_row,
+                                               const SwizzledTile<E, Bc, D>& b) {
   if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * Bc);
-  const uint64_t x = tile_descriptor(sram_address(&a) + first_row * kPanelRowBytes), y = tile_descriptor(sram_address(&b));
+  const uint64_t x = tile_descriptor(sram_address(&a) + first_row * kPanelRowBytes),
+                 y = tile_descriptor(sram_address(&b));
   if (Add) WarpgroupProduct<Bc, E>::abt(s, x, y, 1);
   else WarpgroupProduct<Bc, E>::first_abt(s, x, y);
   ATTN_UNROLL for (int step = 1; step < D / 16; ++step)
@@ -71,13 +73,17 @@ __device__ __forceinline__ void start_sums_abt(float (&s)[Bc / 2], const Swizzle
   commit_products();
 }
 
-/// s = A^T B for the 64 columns of A's panel and the 64 of B's; the sum runs down the rows of both. Started, not finished.
+/// s = A^T B for the 64 columns of A's panel and the 64 of B's; the sum runs down the rows of both. Started, not
+/// finished.
 template <class E, int Rows, int ACols, int BCols>
-__device__ __forceinline__ void start_sums_atb(float (&s)[32], const SwizzledTile<E, Rows, ACols>& a, int a_panel, const SwizzledTile<E, Rows, BCols>& b, int b_panel) {
+__device__ __forceinline__ void start_sums_atb(float (&s)[32], const SwizzledTile<E, Rows, ACols>& a, int a_panel,
+                                               const SwizzledTile<E, Rows, BCols>& b, int b_panel) {
   if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * 64 * Rows / BCols);
-  const uint64_t x = tile_descriptor(sram_address(&a) + a_panel * a.kPanelBytes, a.kPanelBytes), y = tile_descriptor(sram_address(&b) + b_panel * b.kPanelBytes, b.kPanelBytes);
+  const uint64_t x = tile_descriptor(sram_address(&a) + a_panel * a.kPanelBytes, a.kPanelBytes),
+                 y = tile_descriptor(sram_address(&b) + b_panel * b.kPanelBytes, b.kPanelBytes);
   WarpgroupProduct<64, E>::first_atb(s, x, y);
-  ATTN_UNROLL for (int step = 1; step < Rows / 16; ++step) WarpgroupProduct<64, E>::atb(s, x + across_rows(step), y + across_rows(step));
+  ATTN_UNROLL for (int step = 1; step < Rows / 16; ++step)
+    WarpgroupProduct<64, E>::atb(s, x + across_rows(step), y + across_rows(step));
   commit_products();
 }
 
@@ -102,12 +108,6 @@ struct SumsView {
 /// loop.
 __device__ __forceinline__ int key_tiles(const Mask& mask, int q_end, int bc) {
   return max(1, (mask.keys_seen(q_end - 1) + bc - 1) / bc);
-}
-
-/// Mask::apply for these sums. warp_q is the first of the warp's 16 rows, k0 the tile's first key.
-template <int N>
-__device__ __forceinline__ void apply_mask(const Mask& mask, float (&s)[N], int warp_q, int k0) {
-  if (k0 + 2 * N > mask.keys_seen(warp_q)) mask.apply_on_edge(SumsView(s), warp_q, k0);
 }
 
 /// The online softmax of a lane's two rows (steps/step04). First for row i: the larger of m and the tile's scores,

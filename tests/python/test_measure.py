@@ -381,7 +381,8 @@ class WithoutGpu(unittest.TestCase):
         code, out, err = script(
             "tables/steps_table.py", "--folder", self.holder.name, "--device", "cpu", "--sweep-tiles", "--seqlen", "64"
         )
-        self.assertEqual((code, out, err.count("\n")), (2, "", 1), err)
+        self.assertIn((code, out), ((2, ""), (3, "")), err)  # 3: a build with the default tiles has nothing to sweep
+        self.assertNotIn("Traceback", err)
 
     def test_executor(self):
         before = sorted(REPOSITORY.glob("docs/results/*"))

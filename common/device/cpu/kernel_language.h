@@ -3,6 +3,7 @@
 // checks see and what they do not.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -256,14 +257,26 @@ inline float exp2_or_zero(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 using Vector4 = float __attribute__((vector_size(16), may_alias));
 using Unaligned4 = float __attribute__((vector_size(16), may_alias, aligned(4)));
 
-/// Four multiply-adds at once. `Partial` accumulates a dot product as four running sums; total() is its value.
-struct Partial {
-  Vector4 sum = {0, 0, 0, 0};
+template <int N>
+struct VectorOf {
+  typedef float type __attribute__((vector_size(4 * N)));
 };
-__forceinline__ void multiply_add(Partial& acc, const float4& a, const float4& b) {
-  acc.sum = reinterpret_cast<const Vector4&>(a) * reinterpret_cast<const Vector4&>(b) + acc.sum;
+/// Four neighbouring columns of N rows, and the sums of their products with four numbers y: N sums of four terms each, in the order of
+/// the columns. (Kept by column, so that the N sums are one vector.)
+template <int N>
+struct FourColumns {
+  typename VectorOf<N>::type column[4];
+  __forceinline__ void load(int row, const float* four) {
+    for (int c = 0; c < 4; ++c) column[c][row] = four[c];
+  }
+};
+template <int N>
+__forceinline__ void multiply_add(float (&sums)[N], const FourColumns<N>& x, const float4& y) {
+  typename VectorOf<N>::type sum;
+  __builtin_memcpy(&sum, sums, sizeof sum);
+  sum = x.column[3] * y.w + (x.column[2] * y.z + (x.column[1] * y.y + (x.column[0] * y.x + sum)));
+  __builtin_memcpy(sums, &sum, sizeof sum);
 }
-__forceinline__ float total(const Partial& acc) { return (acc.sum[0] + acc.sum[1]) + (acc.sum[2] + acc.sum[3]); }
 __forceinline__ void multiply_add(float (&acc)[4], float a, const float4& b) {
   Unaligned4& sum = reinterpret_cast<Unaligned4&>(acc);
   sum = a * reinterpret_cast<const Vector4&>(b) + sum;
@@ -280,18 +293,16 @@ __attribute__((format(printf, 1, 2))) inline int printf(const char* format, ...)
 
 // ---- a warp's collectives ----------------------------------------------------------------------------------------------
 
-/// For each group of `Lanes` neighbouring lanes: x[n] of each becomes the combination of all of them.
+/// For each group of `Lanes` neighbouring lanes: x[n] of each becomes the combination of all of them, combined in the order that a
+/// GPU's shuffles do it in: with the lane Lanes / 2 away, then with the one half as far.
 template <int Lanes, int N, class Combine>
 void combine_lanes(void* const* lanes) {
-  static_assert(Lanes >= 1 && executor::kWarp % Lanes == 0);
-  for (int first = 0; first < executor::kWarp; first += Lanes) {
-    float result[N];
-    for (int n = 0; n < N; ++n) result[n] = static_cast<const float*>(lanes[first])[n];
-    for (int lane = 1; lane < Lanes; ++lane)
-      for (int n = 0; n < N; ++n) result[n] = Combine{}(result[n], static_cast<const float*>(lanes[first + lane])[n]);
-    for (int lane = 0; lane < Lanes; ++lane)
-      for (int n = 0; n < N; ++n) static_cast<float*>(lanes[first + lane])[n] = result[n];
-  }
+  static_assert(Lanes >= 1 && executor::kWarp % Lanes == 0 && (Lanes & (Lanes - 1)) == 0);
+  const auto x = [&](int lane, int n) -> float& { return static_cast<float*>(lanes[lane])[n]; };
+  for (int step = Lanes / 2; step > 0; step /= 2)
+    for (int lane = 0; lane < executor::kWarp; ++lane)
+      if ((lane & step) == 0)
+        for (int n = 0; n < N; ++n) x(lane, n) = x(lane + step, n) = Combine{}(x(lane, n), x(lane + step, n));
 }
 struct Maximum {
   float operator()(float a, float b) const { return fmaxf(a, b); }
@@ -311,6 +322,32 @@ void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_l
 /// lanes_max<32> for numbers that are not negative.
 template <int N>
 void warp_max_of_magnitudes(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<32, N, Maximum>, x, {file, line}); }
+
+/// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for all 32 lanes alike.
+/// Sizes are not negative; those that agree in their first 18 bits keep the lanes' order. Each lane comes once whatever its size, a NaN too.
+struct LaneOrder {
+  uint8_t lane[executor::kWarp] = {};
+  int taken = 0;
+  int next() { return lane[taken++ % executor::kWarp]; }
+};
+struct Sized {
+  uint32_t key;
+  LaneOrder order;
+};
+template <int Count>
+void sort_lanes(void* const* lanes) {
+  uint32_t keys[Count];
+  for (int lane = 0; lane < Count; ++lane) keys[lane] = static_cast<const Sized*>(lanes[lane])->key;
+  std::sort(keys, keys + Count);
+  for (int lane = 0; lane < executor::kWarp; ++lane)
+    for (int n = 0; n < Count; ++n) static_cast<Sized*>(lanes[lane])->order.lane[n] = keys[n] & 31;
+}
+template <int Count>
+LaneOrder order_of_lanes(float size, ATTN_CALLER) {
+  Sized mine{(__float_as_uint(size) & ~31u) | threadIdx.x % 32, {}};
+  executor::warp_collective(sort_lanes<Count>, &mine, {file, line});
+  return mine.order;
+}
 
 /// True for all lanes of a warp when it is for one of them. All 32 take part, as `mask` must say.
 inline void any_of_lanes(void* const* lanes) {

@@ -175,18 +175,39 @@ __device__ __forceinline__ void pass_turn(unsigned* turn) {
   if (threadIdx.x % 32 == 0) atomicAdd(turn, 1u);
 }
 
-/// Four multiply-adds. `Partial` accumulates a dot product four terms at a time; total() is its value.
-/// (A CPU has a four-wide multiply-add, so there Partial is four numbers.)
-struct Partial {
-  float sum = 0;
+/// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for all 32 lanes alike.
+/// Sizes are not negative; those that agree in their first 18 bits keep the lanes' order. Each lane comes once whatever its size, a NaN too.
+struct LaneOrder {
+  unsigned key;  // this lane's size and number; all ones when it has been taken
+  __device__ __forceinline__ int next() {
+    unsigned smallest = key;
+#if __CUDA_ARCH__ >= 800
+    smallest = __reduce_min_sync(kAllLanes, smallest);
+#else
+    ATTN_UNROLL for (int step = 16; step > 0; step /= 2) smallest = min(smallest, __shfl_xor_sync(kAllLanes, smallest, step));
+#endif
+    if (key == smallest) key = ~0u;
+    return smallest % 32;
+  }
 };
-__device__ __forceinline__ void multiply_add(Partial& acc, const float4& a, const float4& b) {
-  acc.sum = fmaf(a.x, b.x, acc.sum);
-  acc.sum = fmaf(a.y, b.y, acc.sum);
-  acc.sum = fmaf(a.z, b.z, acc.sum);
-  acc.sum = fmaf(a.w, b.w, acc.sum);
+template <int Count>
+__device__ __forceinline__ LaneOrder order_of_lanes(float size) {
+  const unsigned lane = threadIdx.x % 32;
+  return {lane < Count ? (__float_as_uint(size) & ~31u) | lane : ~0u};
 }
-__device__ __forceinline__ float total(const Partial& acc) { return acc.sum; }
+
+/// Four neighbouring columns of N rows, and the sums of their products with four numbers y: N sums of four terms each, in the order of
+/// the columns.
+template <int N>
+struct FourColumns {
+  float4 row[N];
+  __device__ __forceinline__ void load(int i, const float* four) { row[i] = *reinterpret_cast<const float4*>(four); }
+};
+template <int N>
+__device__ __forceinline__ void multiply_add(float (&sums)[N], const FourColumns<N>& x, const float4& y) {
+  ATTN_UNROLL for (int i = 0; i < N; ++i)
+    sums[i] = fmaf(x.row[i].w, y.w, fmaf(x.row[i].z, y.z, fmaf(x.row[i].y, y.y, fmaf(x.row[i].x, y.x, sums[i]))));
+}
 __device__ __forceinline__ void multiply_add(float (&acc)[4], float a, const float4& b) {
   acc[0] = fmaf(a, b.x, acc[0]);
   acc[1] = fmaf(a, b.y, acc[1]);
