@@ -144,7 +144,7 @@ TEST_CASE("mistakes with Hopper's barriers are found by name", "[executor]") {
   expect<Bug::never_initialised>("does not exist");
   expect<Bug::no_wait_full>("without having waited for the copy that thread 0 started");
   expect<Bug::wrong_parity_full>("without having waited for the copy", "deadlock");
-  expect<Bug::no_wait_empty>("one arrival too many at the barrier");
+  expect<Bug::no_wait_empty>("one arrival too many at the barrier full");
   expect<Bug::too_many_expected>("phase 0 with 1 of 9 arrivals and 0 bytes to come");
   expect<Bug::too_few_expected>("may still read there", "it is complete when phase 1 ends");
   expect<Bug::extra_arrival>("one arrival too many");

@@ -26,7 +26,12 @@ constexpr uint32_t kPoison = 0x7fa5a5a5;               // a signalling NaN: arit
 int64_t swizzled(int64_t address) { return address ^ (address >> 3 & 0x70); }
 
 std::string text(Site site) { return where(site.place, site.caller); }
-std::string bytes_text(int64_t first, int64_t end) { return "SRAM bytes " + std::to_string(first) + " to " + std::to_string(end - 1); }
+/// "k[1] (SRAM bytes 32768 to 49151)".
+std::string bytes_text(int64_t first, int64_t end) {
+  const std::string bytes = "SRAM bytes " + std::to_string(first) + " to " + std::to_string(end - 1);
+  const std::string name = block_view.name_of_byte && first >= 0 && end <= static_cast<int64_t>(block_view.sram_bytes) ? block_view.name_of_byte(block_view.sram, first) : "";
+  return name.empty() ? bytes : name + " (" + bytes + ")";
+}
 
 using Rows16 = float __attribute__((vector_size(64), may_alias));
 
@@ -166,7 +171,7 @@ int HopperBlock::find_barrier(const void* state, Site site) {
   std::memcpy(&mark, state, sizeof mark);
   const uint64_t number = mark & 0xff;
   if ((mark ^ kBarrierMark) > 0xff || number >= barriers_.size() || barriers_[number].state != state)
-    give_up(site, "the barrier at SRAM byte " + std::to_string(offset) + " does not exist: nobody has initialised it, or something was stored over it");
+    give_up(site, "the barrier at " + worker_.describe_byte(offset) + " does not exist: nobody has initialised it, or something was stored over it");
   const Barrier& found = barriers_[number];
   if (clocks_run_ && found.maker != me() && clock()[found.maker] < found.made_at)
     give_up(site, "thread " + std::to_string(found.maker) + " initialises this barrier at " + text(found.made) + ", and nothing says that it has done so before: no __syncthreads lies between");
@@ -174,7 +179,7 @@ int HopperBlock::find_barrier(const void* state, Site site) {
 }
 
 std::string HopperBlock::describe(const Barrier& it) const {
-  return "the barrier at SRAM byte " + std::to_string(static_cast<const unsigned char*>(it.state) - block_view.sram) + " (initialised at " + text(it.made) + "), which is in phase " +
+  return "the barrier " + worker_.describe_byte(static_cast<const unsigned char*>(it.state) - block_view.sram) + ", initialised at " + text(it.made) + ", which is in phase " +
          std::to_string(it.phase) + " with " + std::to_string(it.missing) + " of " + std::to_string(it.expected) + " arrivals and " + std::to_string(it.bytes) + " bytes to come";
 }
 
@@ -426,15 +431,15 @@ void HopperBlock::check_ordinary(int64_t first, int64_t end, bool engine_writes,
     last = word;
     for (const Access& reader : {word.reader, word.other_reader})
       if (engine_writes && !known(reader))
-        give_up(site, what + " SRAM byte " + std::to_string(byte) + " while thread " + std::to_string(reader.thread()) + " may still read it at " + line(reader) + ": no barrier lies between");
+        give_up(site, what + " " + worker_.describe_byte(byte) + " while thread " + std::to_string(reader.thread()) + " may still read it at " + line(reader) + ": no barrier lies between");
     if (word.writer.bits == 0) continue;
     const int writer = word.writer.thread();
-    const std::string who = " SRAM byte " + std::to_string(byte) + ", which thread " + std::to_string(writer) + " stored at " + line(word.writer);
-    if (!known(word.writer)) give_up(site, what + who + ", and no barrier lies between");
+    const std::string who = what + " " + worker_.describe_byte(byte) + ", which thread " + std::to_string(writer) + " stored at " + line(word.writer);
+    if (!known(word.writer)) give_up(site, who + ", and no barrier lies between");
     const std::vector<uint32_t>& fences = threads_[static_cast<size_t>(writer)].fences;
     const auto fence = std::upper_bound(fences.begin(), fences.end(), word.writer.time());
     if (fence == fences.end() || now[writer] < *fence)
-      give_up(site, what + who + ": without a fence of that thread (stores_visible_to_engines) after its stores, the copy engine and the tensor cores may not see them");
+      give_up(site, who + ": without a fence of that thread (stores_visible_to_engines) after its stores, the copy engine and the tensor cores may not see them");
   }
 }
 

@@ -36,11 +36,23 @@ constexpr std::string_view member_name() {
   return before_end.substr(before_end.rfind(':') + 1);
 }
 
-/// Pointers to the members of an aggregate of at most six; of none where there are more.
+/// Pointers to the members of an aggregate of at most ten; of none where there are more.
 template <class T>
 constexpr auto member_pointers(T& t) {
-  if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}}; }) {
+  if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
     return std::tuple();
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    auto& [a, b, c, d, e, f, g, h, i, j] = t;
+    return std::tuple(&a, &b, &c, &d, &e, &f, &g, &h, &i, &j);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    auto& [a, b, c, d, e, f, g, h, i] = t;
+    return std::tuple(&a, &b, &c, &d, &e, &f, &g, &h, &i);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}, {}}; }) {
+    auto& [a, b, c, d, e, f, g, h] = t;
+    return std::tuple(&a, &b, &c, &d, &e, &f, &g, &h);
+  } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}, {}}; }) {
+    auto& [a, b, c, d, e, f, g] = t;
+    return std::tuple(&a, &b, &c, &d, &e, &f, &g);
   } else if constexpr (requires { T{{}, {}, {}, {}, {}, {}}; }) {
     auto& [a, b, c, d, e, f] = t;
     return std::tuple(&a, &b, &c, &d, &e, &f);
