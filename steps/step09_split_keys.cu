@@ -137,7 +137,9 @@ void with_tile_of(const Problem& p, F&& f) {
 /// The rule of --splits auto. Costs are counted in the time that a block takes for one key tile: a part of c tiles
 /// takes c + 1, as it has its Q to load and its O to store, and merging takes 5 and 1 for every 8 parts. Under a causal
 /// mask short blocks fill the places that long ones leave; else the places are filled in rounds. More parts need more
-/// memory: they are taken where they save 5 %.
+/// memory: they are taken where they save 5 %. Blocks of step04 that share an SM wait for memory and hardly notice each
+/// other: each has a place. Those of step07 share its tensor cores: an SM is one place, and two blocks take it 1.7 times as
+/// long as one.
 inline Splits splits(const Problem& p) {
   constexpr int64_t kPartCost = 1, kMergeCost = 5, kPartsMergedInOne = 8;
   const auto parts_of = [&](int64_t c, const std::string& reason) {
@@ -150,17 +152,19 @@ inline Splits splits(const Problem& p) {
 
   int64_t blocks_per_sm = 1;
   with_tile_of(p, [&](auto tile) { blocks_per_sm = tile.kBlocksPerSm; });
-  const int64_t places = std::max(p.multiprocessors, 1) * blocks_per_sm;
+  const bool shared = on_copy_engine(p);
+  const int64_t places = std::max(p.multiprocessors, 1) * (shared ? 1 : blocks_per_sm), pace = shared ? 17 : 20;
   const int64_t query_tiles = ceil_div(p.seqlen_q, p.tile.br);
   const auto cost = [&](int64_t c) {
     const auto work = [&](int64_t seen) { return seen + ceil_div(seen, c) * kPartCost; };  // of a query tile
     int64_t sum = p.causal ? 0 : query_tiles * work(tiles);
     for (int64_t end = p.tile.br; p.causal && end < p.seqlen_q + p.tile.br; end += p.tile.br)
       sum += work(ceil_div(std::max<int64_t>(0, std::min(end, p.seqlen_q) + p.seqlen_k - p.seqlen_q), p.tile.bc));
-    const int64_t longest = c + kPartCost;
-    if (p.causal) sum = std::max(longest, ceil_div(p.heads_total() * sum, places));  // the long rows' blocks go first
-    else sum = std::max<int64_t>(1, ceil_div(p.heads_total() * sum, places * longest)) * longest;
-    return sum + (c < tiles ? kMergeCost + ceil_div(tiles, c) / kPartsMergedInOne : 0);
+    sum *= p.heads_total();
+    const int64_t longest = c + kPartCost, rounds = std::max<int64_t>(1, ceil_div(sum, places * longest));
+    const int64_t merging = c < tiles ? kMergeCost + ceil_div(tiles, c) / kPartsMergedInOne : 0;
+    if (p.causal) return std::max(20 * longest, ceil_div(sum * pace, places)) + 20 * merging;  // long rows go first
+    return rounds * longest * (rounds > 1 ? pace : 20) + 20 * merging;  // in twentieths of a tile
   };
   int64_t best = tiles, least = cost(tiles);
   for (int64_t parts = 2; parts <= most; ++parts) {
@@ -250,13 +254,13 @@ inline std::vector<KernelCost> cost(const Problem& p) {
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
   if (on_copy_engine(p)) {
-    // Half as many queries to a block where that is what makes a block for each SM.
+    // Half as many queries to a block where that makes a block for each SM and rows are too short to be worth merging.
     std::vector<TileChoice> list =
         tile_choices(p, HopperTiles{}, [](auto t) { return sizeof(step07::Sram<decltype(t)>); });
     const int64_t blocks = p.heads_total() * ceil_div(p.seqlen_q, 128),
                   half_blocks = p.heads_total() * ceil_div(p.seqlen_q, 64);
-    if (p.seqlen_q <= 64 || (blocks < p.multiprocessors && half_blocks * 10 >= p.multiprocessors * 9))
-      std::swap(list[0], list[1]);
+    const bool block_for_each = blocks * 10 < p.multiprocessors * 9 && half_blocks * 10 >= p.multiprocessors * 9;
+    if (p.seqlen_q <= 64 || (block_for_each && p.seqlen_k <= 2048)) std::swap(list[0], list[1]);
     return list;
   }
   const auto sram = [](auto t) { return sizeof(step04::Sram<decltype(t)>); };

@@ -1,6 +1,7 @@
 // Every step, on each device, against the float64 reference, PyTorch's float64 (tests/data) and the traffic formulas.
 #include <memory>
 
+#include "common/base/half.h"
 #include "tests/run_method.h"
 
 using namespace attention;
