@@ -6,7 +6,7 @@ using namespace attention;
 
 namespace {
 
-const Step& step09() { return *find_step(DeviceKind::cpu, "step09"); }
+const Step& step09(DeviceKind device = DeviceKind::cpu) { return *find_step(device, "step09"); }
 
 /// Exact, and counted as expected, with 2, 3 and 7 parts asked for. Returns the most parts that there were.
 int64_t check_parts(Device& device, Case c) {
@@ -14,11 +14,12 @@ int64_t check_parts(Device& device, Case c) {
   c.problem.sram_limit = device.sram_limit();
   c.problem.compute_capability = device.compute_capability();
   c.problem.multiprocessors = device.multiprocessors();
-  c.problem.tile = tiles_that_fit(step09(), c.problem).front();
+  const Step& step = step09(device.kind());
+  c.problem.tile = tiles_that_fit(step, c.problem).front();
   int64_t most = 1;
   for (const int64_t asked : {2, 3, 7}) {
     c.problem.splits = asked;
-    const Splits splits = step09().splits(c.problem);
+    const Splits splits = step.splits(c.problem);
     CHECK(splits.parts <= asked);
     CHECK(splits.keys_per_part % c.problem.tile.bc == 0);
     CHECK(splits.parts * splits.keys_per_part >= c.problem.seqlen_k);
@@ -26,9 +27,9 @@ int64_t check_parts(Device& device, Case c) {
     most = std::max(most, splits.parts);
     INFO("Nq " << c.problem.seqlen_q << ", Nk " << c.problem.seqlen_k << ", d " << c.problem.head_dim
                << (c.problem.causal ? ", causal, " : ", ") << splits.parts << " parts");
-    const StepRun run = run_method(device, step09().methods.front(), c.problem, c.inputs());
+    const StepRun run = run_method(device, step.methods.front(), c.problem, c.inputs());
     check_exact(run, c.problem, reference);
-    if (device.kind() == DeviceKind::cpu) check_counts(run, step09().methods.front(), c.problem);
+    if (device.kind() == DeviceKind::cpu) check_counts(run, step.methods.front(), c.problem);
   }
   return most;
 }

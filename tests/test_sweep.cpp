@@ -104,6 +104,10 @@ TEST_CASE("a sweep runs every tile of every step, and each asks for what --plan 
     for (const auto& [dtype, head_dim] : {std::pair{"fp32", "64"}, {"fp16", "40"}, {"bf16", "64"}, {"fp32", "128"}, {"fp16", "128"}, {"fp16", "256"}}) {
       INFO(id << " " << dtype << " d " << head_dim);
       if (step.default_dtype != Dtype::fp32 && std::string(dtype) == "fp32") continue;  // refused
+      Problem asked;
+      asked.seqlen_q = 70, asked.seqlen_k = 133, asked.head_dim = std::stoi(head_dim);
+      asked.dtype = std::string(dtype) == "fp32" ? Dtype::fp32 : std::string(dtype) == "fp16" ? Dtype::fp16 : Dtype::bf16;
+      if (!refusal(step, asked).empty()) continue;
       const std::vector<const char*> flags = {"--heads", "1", "--seqlen-q", "70", "--seqlen-k", "133", "--causal", "--dtype", dtype, "--head-dim", head_dim, "--thread-order", "0"};
       const Sweep swept = sweep(DeviceKind::cpu, step, flags);
       const std::vector<TileChoice> compiled = step.tiles(swept.tiles.front().run.problem);

@@ -26,6 +26,7 @@ def found_wrong(ran):
         [check["output"] for check in report["exactness"] if not check["pass"]]
         + ["bytes"] * ("counted minus expected bytes" in failures)
         + ["flops"] * ("FLOPs" in failures)
+        + ["bits"] * ("is not the same in" in failures)
     )
 
 

@@ -70,7 +70,7 @@ class GpuRound(unittest.TestCase):
         ):  # as they describe themselves
             self.assertRegex(text, rf"ok +{what} +worst 0.50 of the allowance")
         self.assertNotIn("step42 fp32", text)
-        self.assertEqual(logs["steps.log"].count("$ "), 3 * 4)
+        self.assertEqual(logs["steps.log"].count("$ "), 3 * 4 + 3)  # outlier columns in fp32 on CUDA cores alone
 
     def test_what_fails(self):
         for only, environment, what in (

@@ -3,7 +3,7 @@
 #include <unwind.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <mutex>
 
@@ -17,22 +17,26 @@ namespace {
 struct Sites {
   std::mutex mutex;
   std::vector<std::string> places{"?"};
-  std::unordered_map<const void*, int> by_caller;  // 0: no line of a .cu file there
+  std::unordered_map<const void*, int> by_caller;  // 0: no line of a kernel there; negative: not of a step's own file
 };
 Sites& sites() {
   static Sites all;
   return all;
 }
 
-/// The innermost line of a .cu file among `lines` ("tile.h:30 < step04.cu:52"), or "".
-std::string line_of_step(const std::string& lines) {
+/// Of "tile.h:30 < step04.cu:52 < kernel_language.h:420": the innermost line of a step's own file, else the outermost line of
+/// any other but the language's own, which is then the kernel's; in_step says which.
+std::string line_of_kernel(const std::string& lines, bool& in_step) {
+  std::string outermost;
+  in_step = false;
   for (size_t begin = 0; begin < lines.size();) {
     const size_t end = std::min(lines.find(" < ", begin), lines.size());
     const std::string one = lines.substr(begin, end - begin);
-    if (one.find(".cu:") != std::string::npos) return one;
+    if (one.rfind("step", 0) == 0) return in_step = true, one;
+    if (one.rfind("kernel_language.h", 0) != 0 && one.find(".h:") != std::string::npos) outermost = one;
     begin = end + 3;
   }
-  return "";
+  return outermost;
 }
 
 int site_at(const void* caller) {
@@ -40,22 +44,27 @@ int site_at(const void* caller) {
   const std::lock_guard lock(all.mutex);
   const auto known = all.by_caller.find(caller);
   if (known != all.by_caller.end()) return known->second;
-  const std::string place = line_of_step(source_lines(caller));
+  bool in_step = false;
+  const std::string place = line_of_kernel(source_lines(caller), in_step);
   int site = 0;
   if (!place.empty()) {
     const auto same = std::find(all.places.begin(), all.places.end(), place);
     site = static_cast<int>(same - all.places.begin());
     if (same == all.places.end()) all.places.push_back(place);
   }
-  return all.by_caller[caller] = site;
+  return all.by_caller[caller] = in_step ? site : -site;
 }
 
 /// Walks up from a hook to the kernel's own line; a tile function that was not inlined stands in between.
+struct Walk {
+  int site = 0, depth = 0;
+};
 _Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* found) {
   constexpr int kDeepest = 12;
-  auto& [site, depth] = *static_cast<std::pair<int, int>*>(found);
-  site = site_at(reinterpret_cast<const void*>(_Unwind_GetIP(context)));
-  return site != 0 || ++depth == kDeepest ? _URC_END_OF_STACK : _URC_NO_REASON;
+  Walk& walk = *static_cast<Walk*>(found);
+  const int site = site_at(reinterpret_cast<const void*>(_Unwind_GetIP(context)));
+  if (site != 0) walk.site = std::abs(site);
+  return site > 0 || ++walk.depth == kDeepest ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
 }  // namespace
@@ -72,9 +81,9 @@ void BlockFilm::start(int64_t block) {
 }
 
 int BlockFilm::site() {
-  std::pair<int, int> found{0, 0};
-  _Unwind_Backtrace(look_at_frame, &found);
-  return found.first;
+  Walk walk;
+  _Unwind_Backtrace(look_at_frame, &walk);
+  return walk.site;
 }
 
 FilmEvent& BlockFilm::event(FilmEvent::Kind kind, int tensor) {

@@ -465,6 +465,7 @@ void watch_sram(const void* address, int bytes, bool write, SourceLine place) {
   worker_at(place, "access to a block's SRAM").watch_sram(address, bytes, write, place, __builtin_return_address(0));
 }
 void film_access(const HbmAccess& access, int64_t head, int64_t rows_above, int bytes) {
+  if (access.access == std::string("copy")) return;  // the copy engine tells of it, with its bytes
   HbmAccess of_head = access;
   of_head.row += rows_above;
   running_worker->film().access(of_head, head, bytes, running_worker->current());
