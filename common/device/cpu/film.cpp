@@ -32,7 +32,8 @@ std::string line_of_kernel(const std::string& lines, bool& in_step) {
   for (size_t begin = 0; begin < lines.size();) {
     const size_t end = std::min(lines.find(" < ", begin), lines.size());
     const std::string one = lines.substr(begin, end - begin);
-    if (one.rfind("step", 0) == 0) return in_step = true, one;
+    const bool is_source = one.find(".cpp:") == std::string::npos;  // not the generated file that includes the step
+    if (is_source && one.rfind("step", 0) == 0) return in_step = true, one;
     if (one.rfind("kernel_language.h", 0) != 0 && one.find(".h:") != std::string::npos) outermost = one;
     begin = end + 3;
   }
