@@ -23,7 +23,7 @@ struct Extent {
 struct FilmEvent {
   enum class Kind : uint8_t { load, store, sram_read, sram_write, product, row_max, barrier, copy_arrives };
   Kind kind;
-  std::string place;         // "step04_online_softmax.cu:50": the innermost line that stands in a .cu file
+  std::string place;         // "step04_online_softmax.cu:50": innermost in the step's file, else the kernel's own line
   std::string tensor;        // load, store
   int64_t head = 0;          // load, store
   Extent part;               // load, store: rows and columns of the head. SRAM: its bytes, as columns
