@@ -117,8 +117,8 @@ void measure_tile_products(Measurement& m, Problem p, int64_t sram_bytes, std::v
     p.head_dim = head_dim;
     const std::vector<TileChoice> choices =
         tile_choices(p, ForwardTiles{}, [](auto t) { return sizeof(ProductSram<decltype(t)>); });
-    const auto best = std::find_if(choices.begin(), choices.end(),
-                                   [&](const TileChoice& choice) { return choice.sram_bytes <= sram_bytes; });
+    const auto best = std::find_if(
+        choices.begin(), choices.end(), [&](const TileChoice& choice) { return choice.sram_bytes <= sram_bytes; });
     if (best == choices.end()) continue;
     p.tile = best->shape;
     with_tile(p, ForwardTiles{}, [&](auto tile) {

@@ -75,8 +75,8 @@ constexpr int kRoundTrips = 200;
 double read_rate(Measurement& m, int64_t bytes) {
   const int64_t blocks = m.full_grid(read_memory, kThreads, 0);
   const double seconds = m.seconds_per_round("read_memory", [&](int64_t rounds) {
-    read_memory<<<static_cast<unsigned>(blocks), kThreads>>>(m.buffer, bytes / int64_t{sizeof(float4)}, rounds,
-                                                             m.result);
+    read_memory<<<static_cast<unsigned>(blocks), kThreads>>>(
+        m.buffer, bytes / int64_t{sizeof(float4)}, rounds, m.result);
   });
   return static_cast<double>(blocks * kThreads * kInFlight * int64_t{sizeof(float4)}) / seconds;
 }

@@ -177,55 +177,59 @@ inline std::vector<KernelCost> recompute_cost(const Problem& p) {
                queries = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
   const int64_t asked_q = keys.rows * p.row(), asked_scalars = keys.rows * p.heads_total(),
                 asked_k = queries.rows * p.row();
-  return {KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).stores("delta", p.L(), p.L()),
-          KernelCost("dK dV", p)
-              .loads("K", p.Xk(), p.Xk())
-              .loads("V", p.Xk(), p.Xk())
-              .loads("Q", asked_q, p.Xq())
-              .loads("dO", asked_q, p.Xq())
-              .loads("LSE", asked_scalars, p.L())
-              .loads("delta", asked_scalars, p.L())
-              .stores("dK", p.Xk(), p.Xk())
-              .stores("dV", p.Xk(), p.Xk())
-              .multiplies(keys, 4),
-          KernelCost("dQ", p)
-              .loads("Q", p.Xq(), p.Xq())
-              .loads("dO", p.Xq(), p.Xq())
-              .loads("LSE", p.L(), p.L())
-              .loads("delta", p.L(), p.L())
-              .loads("K", asked_k, p.Xk())
-              .loads("V", asked_k, p.Xk())
-              .stores("dQ", p.Xq(), p.Xq())
-              .multiplies(queries, 3)};
+  return {
+      KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).stores("delta", p.L(), p.L()),
+      KernelCost("dK dV", p)
+          .loads("K", p.Xk(), p.Xk())
+          .loads("V", p.Xk(), p.Xk())
+          .loads("Q", asked_q, p.Xq())
+          .loads("dO", asked_q, p.Xq())
+          .loads("LSE", asked_scalars, p.L())
+          .loads("delta", asked_scalars, p.L())
+          .stores("dK", p.Xk(), p.Xk())
+          .stores("dV", p.Xk(), p.Xk())
+          .multiplies(keys, 4),
+      KernelCost("dQ", p)
+          .loads("Q", p.Xq(), p.Xq())
+          .loads("dO", p.Xq(), p.Xq())
+          .loads("LSE", p.L(), p.L())
+          .loads("delta", p.L(), p.L())
+          .loads("K", asked_k, p.Xk())
+          .loads("V", asked_k, p.Xk())
+          .stores("dQ", p.Xq(), p.Xq())
+          .multiplies(queries, 3)};
 }
 
 inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("delta", p)}; }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
-  return tile_choices(p, BackwardTiles{},
-                      [](auto t) { return std::max(sizeof(KeysSram<decltype(t)>), sizeof(QueriesSram<decltype(t)>)); });
+  return tile_choices(p, BackwardTiles{}, [](auto t) {
+    return std::max(sizeof(KeysSram<decltype(t)>), sizeof(QueriesSram<decltype(t)>));
+  });
 }
 
 inline Step step() {
-  return {.id = "step05",
-          .title = "recompute backward",
-          .idea = "the backward computes P again from Q, K and LSE; nothing N x N is saved",
-          .chapter = "docs/05-recompute-backward.md",
-          .tiles = tiles,
-          .largest_head_dim = 256,
-          .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
-                      {.name = "standard backward",
-                       .backward = true,
-                       .scratch = standard_scratch,
-                       .cost = standard_cost,
-                       .prepare = save_p,
-                       .run = standard_backward},
-                      {.name = "recompute backward",
-                       .backward = true,
-                       .scratch = recompute_scratch,
-                       .cost = recompute_cost,
-                       .prepare = forward,
-                       .run = recompute_backward}}};
+  return {
+      .id = "step05",
+      .title = "recompute backward",
+      .idea = "the backward computes P again from Q, K and LSE; nothing N x N is saved",
+      .chapter = "docs/05-recompute-backward.md",
+      .tiles = tiles,
+      .largest_head_dim = 256,
+      .methods = {
+          {.name = "forward", .cost = forward_cost, .run = forward},
+          {.name = "standard backward",
+           .backward = true,
+           .scratch = standard_scratch,
+           .cost = standard_cost,
+           .prepare = save_p,
+           .run = standard_backward},
+          {.name = "recompute backward",
+           .backward = true,
+           .scratch = recompute_scratch,
+           .cost = recompute_cost,
+           .prepare = forward,
+           .run = recompute_backward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step05

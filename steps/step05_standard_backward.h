@@ -105,8 +105,8 @@ inline void standard_backward(const Problem& backward, const Tensors& t) {
   const Problem p = with_forward_tile(backward);
   void *P = t.scratch("P"), *dP = t.scratch("dP"), *dS = t.scratch("dS");
   launch_transposed_values("dV", p, Source{P, "P"}, Source{t.d_o, "dO"}, Target{t.dv, "dV"});
-  step02::launch_scores("dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, Source{t.d_o, "dO"}, Source{t.v, "V"},
-                        Target{dP, "dP"});
+  step02::launch_scores(
+      "dP", p, Mask{p.seqlen_q, p.seqlen_k, false}, 1, Source{t.d_o, "dO"}, Source{t.v, "V"}, Target{dP, "dP"});
   step02::with_row_in_sram<SoftmaxBackwardSram>(p, [&]<class E, int KiB, int Run>() {
     launch("dS", softmax_backward<E, KiB, Run>, p.L(), step02::softmax_threads(KiB),
            sizeof(SoftmaxBackwardSram<E, KiB>), p.softmax_scale, all_pairs<E>(p, Source{P, "P"}),

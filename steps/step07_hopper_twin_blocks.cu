@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
               const __grid_constant__ Out O,  // [heads, seqlen_q, head_dim]
               Global<float> LSE) {            // [heads, 1, seqlen_q]
   using E = typename T::Element;
-  static_assert(T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <=
-                228 * 1024);  // of an SM; 1024 bytes of each block are the system's
+  static_assert(
+      T::kBlocksPerSm * (sizeof(Sram<T>) + 1024) <= 228 * 1024);  // of an SM; 1024 bytes of each block are the system's
   auto& sram = aligned_sram<Sram<T>>();
   const auto [head, q0] = mask.place_of_block(T::kBr);
   const int tiles = key_tiles(mask, q0 + T::kBr, T::kBc);

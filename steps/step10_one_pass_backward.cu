@@ -1,10 +1,11 @@
 // step10  one-pass backward                                                            docs/10-one-pass-backward.md
 //
-// step05 computes S and dP twice, once for dK and dV and once for dQ. Here a block owns keys and does all of it in one pass over the
-// queries: five products instead of seven. What it costs is dQ: every block has a share of every row, so they add them up in HBM, in fp32.
+// step05 computes S and dP twice, once for dK and dV and once for dQ. Here a block owns keys and does all of it in one
+// pass over the queries: five products instead of seven. What it costs is dQ: every block has a share of every row, so
+// they add them up in HBM, in fp32.
 //
-//      S^T = K Q^T,  dP^T = V dO^T ─▶ P^T, dS^T ─▶ dV += P^T dO,  dK += dS^T Q     from registers: rows are keys, as the block owns them
-//                                          dS^T ─▶ SRAM ─▶ dQ = dS K ─▶ HBM        a tile later, so that one barrier serves both
+//      S^T = K Q^T,  dP^T = V dO^T ─▶ P^T, dS^T ─▶ dV += P^T dO,  dK += dS^T Q     from registers: rows are keys
+//                                          dS^T ─▶ SRAM ─▶ dQ = dS K ─▶ HBM        a tile later: one barrier serves both
 //      copies   next Q, dO, LSE, delta ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶│
 //
 //   HBM       9X + 5L elements, and dQ in fp32 four times: cleared, read and written where it is added to, read
@@ -25,31 +26,31 @@ struct Sram {
   struct Queries {
     typename T::Loop q, d_o;
     Row lse, delta;
-  } queries[2];       // a tile, and the next one on its way
+  } queries[2];             // a tile, and the next one on its way
   typename T::Pairs ds[2];  // dS^T: this tile's, and the last one's
   unsigned number;          // of the block, where they are ordered
 };
 
 /// dK, dV, and this block's share of dQ. A block owns Br keys and loops over the query tiles that see them.
-/// Ordered: the blocks of a head add to a query tile one after the other, those of the last keys first. A block takes its number when it
-/// begins, and waits for smaller numbers alone, which have begun: so somebody can always go on, whatever order blocks start in.
+/// Ordered: the blocks of a head add to a query tile one after the other, those of the last keys first. A block takes
+/// its number when it begins, and waits for smaller numbers alone, which have begun: so somebody can always go on,
+/// whatever order blocks start in.
 template <class T, bool Ordered>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-keys_backward(
-    Mask mask,
-    float softmax_scale,
-    typename T::In Q,             // [heads, seqlen_q, head_dim]
-    typename T::In K,             // [heads, seqlen_k, head_dim]
-    typename T::In V,             // [heads, seqlen_k, head_dim]
-    typename T::In dO,            // [heads, seqlen_q, head_dim]
-    Global<const float> lse2,     // [heads, 1, padded rows]
-    Global<const float> delta,    // [heads, 1, padded rows]
-    Global<float> dQ_sums,        // [heads, padded rows, head_dim]
-    typename T::Out dK,           // [heads, seqlen_k, head_dim]
-    typename T::Out dV,           // [heads, seqlen_k, head_dim]
-    unsigned* turns) {            // [1 + heads * query tiles * warps], zeros: how many blocks have begun, and have added
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) keys_backward(
+    Mask mask, float softmax_scale,
+    typename T::In Q,           // [heads, seqlen_q, head_dim]
+    typename T::In K,           // [heads, seqlen_k, head_dim]
+    typename T::In V,           // [heads, seqlen_k, head_dim]
+    typename T::In dO,          // [heads, seqlen_q, head_dim]
+    Global<const float> lse2,   // [heads, 1, padded rows]
+    Global<const float> delta,  // [heads, 1, padded rows]
+    Global<float> dQ_sums,      // [heads, padded rows, head_dim]
+    typename T::Out dK,         // [heads, seqlen_k, head_dim]
+    typename T::Out dV,         // [heads, seqlen_k, head_dim]
+    unsigned* turns) {          // [1 + heads * query tiles * warps], zeros: how many blocks have begun, and have added
   constexpr int kWarps = T::kThreads / 32, kQueries = T::kBc;
-  constexpr int kShare = kQueries * T::kHeadDim / kWarps, kDqRows = kShare < 1024 ? 16 : 32, kDqCols = kShare / kDqRows;  // a warp's of dQ
+  constexpr int kShare = kQueries * T::kHeadDim / kWarps, kDqRows = kShare < 1024 ? 16 : 32,
+                kDqCols = kShare / kDqRows;  // a warp's of dQ
   auto& sram = dynamic_sram<Sram<T>>();
   const int number = Ordered ? number_of_block(turns, sram.number) : static_cast<int>(blockIdx.x);
   const Order order = Order::of_grid(ceil_div(mask.seqlen_k, T::kBr), mask.causal ? kTogetherBackward : 1);
@@ -66,11 +67,14 @@ keys_backward(
     load_row_async(to.lse, lse2.head(head), q0);
     load_row_async(to.delta, delta.head(head), q0);
   };
-  const auto turn_of = [&](int q0) { return turns + 1 + (int64_t{head} * (dQ_sums.rows / kQueries) + q0 / kQueries) * kWarps + warp; };
+  const auto turn_of = [&](int q0) {
+    return turns + 1 + (int64_t{head} * (dQ_sums.rows / kQueries) + q0 / kQueries) * kWarps + warp;
+  };
   const auto add_dq = [&](int q0, int place) {
     Fragment<kDqRows, kDqCols, 4, 2> dq(dq_row);
     multiply_atb(dq, sram.ds[place], sram.k, dq_col);
-    if (Ordered) wait_turn(turn_of(q0), static_cast<unsigned>((mask.keys_end(q0 + kQueries) - 1) / T::kBr - k0 / T::kBr));
+    if (Ordered)
+      wait_turn(turn_of(q0), static_cast<unsigned>((mask.keys_end(q0 + kQueries) - 1) / T::kBr - k0 / T::kBr));
     add_tile(dQ_sums.head(head), dq, q0, dq_col);
   };
 
@@ -93,7 +97,8 @@ keys_backward(
     typename T::Scores p(warp_row0), ds(warp_row0);
     multiply_abt(p, sram.k, queries.q);
     multiply_abt(ds, sram.v, queries.d_o);
-    if (Ordered && q0 > first) pass_turn(turn_of(q0 - kQueries));  // two products later: what was added has arrived by now
+    if (Ordered && q0 > first)
+      pass_turn(turn_of(q0 - kQueries));  // two products later: what was added has arrived by now
     const bool all_visible = mask.all_visible(q0, kQueries, k0, T::kBr);
     ATTN_UNROLL for (int j = 0; j < p.kCols; ++j) {
       const float lse = queries.lse.load(0, p.col(j)), row_delta = queries.delta.load(0, p.col(j));
@@ -107,7 +112,7 @@ keys_backward(
     multiply_ab(dk, ds, in_registers, queries.q);
     store_tile(sram.ds[place], ds);
   }
-  __syncthreads();   // the last dS^T is complete
+  __syncthreads();  // the last dS^T is complete
   const int last = (end - 1) / kQueries * kQueries;
   add_dq(last, place ^ 1);
   if (Ordered) pass_turn(turn_of(last));
@@ -120,28 +125,27 @@ keys_backward(
 
 /// dQ = softmax_scale dQ_sums. Lanes lanes own a row, eight columns each.
 template <class E, int Lanes>
-__global__ void convert_dq(
-    float softmax_scale,
-    Global<const float> dQ_sums,  // [heads, padded rows, head_dim]
-    Global<E> dQ) {               // [heads, seqlen_q, head_dim]
+__global__ void convert_dq(float softmax_scale,
+                           Global<const float> dQ_sums,  // [heads, padded rows, head_dim]
+                           Global<E> dQ) {               // [heads, seqlen_q, head_dim]
   const auto [head, row, col] = eight_columns<Lanes>(dQ_sums.rows);
   if (row >= dQ.rows || col >= dQ.cols) return;
   float out[kEight];
   ATTN_UNROLL for (int n = 0; n < kEight; n += 4) {
     const float4 x = dQ_sums.head(head).load_vector_if(true, row, col + n);
-    out[n] = softmax_scale * x.x, out[n + 1] = softmax_scale * x.y, out[n + 2] = softmax_scale * x.z, out[n + 3] = softmax_scale * x.w;
+    out[n] = softmax_scale * x.x, out[n + 1] = softmax_scale * x.y, out[n + 2] = softmax_scale * x.z,
+    out[n + 3] = softmax_scale * x.w;
   }
   dQ.head(head).template store_run<kEight>(row, col, out);
 }
 
-// ---- launches -------------------------------------------------------------------------------------------------------------
+// ---- launches -------------------------------------------------------------------------------------------------------
 
-// Two accumulators and two fragments of scores fill a warp's registers: at head_dim 64 there is room for 32 keys, which share each operand
-// read from Q and dO, at 128 for 16. The smaller tiles are for GPUs with less SRAM.
+// Two accumulators and two fragments of scores fill a warp's registers: at head_dim 64 there is room for 32 keys, which
+// share each operand read from Q and dO, at 128 for 16. The smaller tiles are for GPUs with less SRAM.
 template <class E>
-using KeyTiles = TileList<
-    Tile<E, 128, 32, 64, 4, 4, 2>, Tile<E, 64, 64, 64, 4, 4, 2>,
-    Tile<E, 128, 64, 128, 8, 4, 1>, Tile<E, 128, 32, 128, 8, 4, 1>, Tile<E, 64, 32, 128, 4, 4, 2>>;
+using KeyTiles = TileList<Tile<E, 128, 32, 64, 4, 4, 2>, Tile<E, 64, 64, 64, 4, 4, 2>, Tile<E, 128, 64, 128, 8, 4, 1>,
+                          Tile<E, 128, 32, 128, 8, 4, 1>, Tile<E, 64, 32, 128, 4, 4, 2>>;
 using Tiles = Built<Joined<KeyTiles<half>, KeyTiles<bfloat16>>::type, Sram>;
 
 /// Words of `turns`: one, and one for each warp that adds to a query tile.
@@ -159,7 +163,9 @@ inline void backward(const Problem& p, const Tensors& t) {
     using E = typename T::Element;
     constexpr int kLanes = T::kHeadDim / kEight, kRowThreads = 128;
     const int64_t heads = p.heads_total(), rows = padded_rows(p), row_blocks = heads * rows / (kRowThreads / kLanes);
-    const auto scratch = [&](auto kind, const char* name, int64_t r, int64_t c) { return view<float>(decltype(kind){t.scratch(name), name}, heads, r, c); };
+    const auto scratch = [&](auto kind, const char* name, int64_t r, int64_t c) {
+      return view<float>(decltype(kind){t.scratch(name), name}, heads, r, c);
+    };
     const Source read{};
     const Target write{};
     const auto dO = query_rows<E>(p, Source{t.d_o, "dO"});
@@ -169,18 +175,21 @@ inline void backward(const Problem& p, const Tensors& t) {
     launch("delta", rows_backward<E, kLanes>, row_blocks, kRowThreads, 0, query_rows<E>(p, Source{t.o, "O"}), dO,
            row_scalars(p, Source{t.lse, "LSE"}), scratch(write, "lse2", 1, rows), scratch(write, "delta", 1, rows),
            scratch(write, "dQ sums", rows, p.head_dim), turns, ordered ? turns_of(p) : 0);
-    launch("dQ dK dV", ordered ? keys_backward<T, true> : keys_backward<T, false>, heads * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(Sram<T>),
-           Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale, query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}),
-           key_rows<E>(p, Source{t.v, "V"}), dO, scratch(read, "lse2", 1, rows), scratch(read, "delta", 1, rows),
-           scratch(write, "dQ sums", rows, p.head_dim), key_rows<E>(p, Target{t.dk, "dK"}), key_rows<E>(p, Target{t.dv, "dV"}), turns);
-    launch("convert dQ", convert_dq<E, kLanes>, row_blocks, kRowThreads, 0, p.softmax_scale, scratch(read, "dQ sums", rows, p.head_dim),
-           query_rows<E>(p, Target{t.dq, "dQ"}));
+    launch("dQ dK dV", ordered ? keys_backward<T, true> : keys_backward<T, false>, heads * ceil_div(p.seqlen_k, T::kBr),
+           T::kThreads, sizeof(Sram<T>), Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
+           query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}), dO,
+           scratch(read, "lse2", 1, rows), scratch(read, "delta", 1, rows), scratch(write, "dQ sums", rows, p.head_dim),
+           key_rows<E>(p, Target{t.dk, "dK"}), key_rows<E>(p, Target{t.dv, "dV"}), turns);
+    launch("convert dQ", convert_dq<E, kLanes>, row_blocks, kRowThreads, 0, p.softmax_scale,
+           scratch(read, "dQ sums", rows, p.head_dim), query_rows<E>(p, Target{t.dq, "dQ"}));
   });
 }
 
-// ---- what it costs ----------------------------------------------------------------------------------------------------------
+// ---- what it costs --------------------------------------------------------------------------------------------------
 
-inline std::vector<KernelCost> forward_cost(const Problem& p) { return step06::cost(with_first_tile(p, step06::tiles(p))); }
+inline std::vector<KernelCost> forward_cost(const Problem& p) {
+  return step06::cost(with_first_tile(p, step06::tiles(p)));
+}
 
 inline std::vector<KernelCost> cost(const Problem& p) { return one_pass_cost(p, p.seqlen_q); }
 
@@ -193,21 +202,33 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 inline std::string refusal(const Problem& p) {
   if (p.dtype == Dtype::fp32) return "is for fp16 and bf16 (--dtype fp16); step05 is a backward in fp32";
   if (p.compute_capability != 0 && p.compute_capability < 80)
-    return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " + capability_name(p.compute_capability) +
-           "; step05 is a backward without that";
+    return "needs a GPU of compute capability 8.0 or newer, which copies asynchronously, this one has " +
+           capability_name(p.compute_capability) + "; step05 is a backward without that";
   if (p.head_dim % 8 != 0 || p.head_dim > 128)
     return "takes head_dim 8, 16, 24 and so on to 128, not " + std::to_string(p.head_dim) + "; step05 takes any to 256";
   return "";
 }
 
 inline Step step() {
-  return {.id = "step10", .title = "one-pass backward", .idea = "a block owns keys and computes dK, dV and its share of dQ in one pass over the queries",
-          .chapter = "docs/10-one-pass-backward.md", .before = "step05", .tiles = tiles, .largest_head_dim = 128,
-          .default_dtype = Dtype::fp16, .refusal = refusal,
-          .techniques = {any_order()},
-          .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
-                      {.name = "one-pass backward", .backward = true, .scratch = scratch, .cost = cost, .prepare = forward,
-                       .run = backward, .any_order = "dq"}}};
+  return {
+      .id = "step10",
+      .title = "one-pass backward",
+      .idea = "a block owns keys and computes dK, dV and its share of dQ in one pass over the queries",
+      .chapter = "docs/10-one-pass-backward.md",
+      .before = "step05",
+      .tiles = tiles,
+      .largest_head_dim = 128,
+      .default_dtype = Dtype::fp16,
+      .refusal = refusal,
+      .techniques = {any_order()},
+      .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
+                  {.name = "one-pass backward",
+                   .backward = true,
+                   .scratch = scratch,
+                   .cost = cost,
+                   .prepare = forward,
+                   .run = backward,
+                   .any_order = "dq"}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step10

@@ -1,244 +1,25 @@
 // step11  Hopper, backward                                                             docs/11-hopper-backward.md
 //
-// step10 on Hopper's engines. A block owns 128 keys, each of two warpgroups that compute 64 of them, and walks over the query tiles that a
-// third one brings. What keeps the tensor cores busy is the order of the five products, and whose turn at them it is.
+// step10 on Hopper's engines. A block owns 128 keys, each of two warpgroups that compute 64 of them, and walks over the
+// query tiles that a third one brings. What keeps the tensor cores busy is the order of the five products, and whose
+// turn at them it is.
 //
 //      producer      Q, LSE, dO, delta ┄┄▶ two places each
 //      warpgroup 1   dP^T │ P^T, dS^T ─▶ SRAM │ [ dV += P^T dO, dK += dS^T Q, dQ = dS K, next S^T ] │ dQ ─▶ HBM
-//      warpgroup 2   [ dV, dK, dQ, next S^T ] │ dQ ─▶ HBM    dP^T │ P^T, dS^T ─▶ SRAM                │ [ ...        turns: one at a time in [ ]
+//      warpgroup 2   [ dV, dK, dQ, next S^T ] │ dQ ─▶ HBM    dP^T │ P^T, dS^T ─▶ SRAM                │ [ ...
+//                                                                             turns: one at a time between [ and ]
 //
 //   HBM       9X + 5L elements, and dQ in fp32 four times, as step10
 //   executes  10 N^2 d FLOPs per head          extra memory  2L, dQ in fp32
 //
-//   make step11 && ./step11          (--no-turns, --no-ahead show what each is worth; --deterministic: dQ in a fixed order)
-#include "common/step/step.h"
-#include "common/tile/backward.h"
-#include "common/tile/view.h"
-#include "common/tile/warpgroup.h"
+//   make step11 && ./step11          (--no-turns, --no-ahead show what each is worth; --deterministic: dQ in a fixed
+//                                    order)
 #include "step07_hopper_twin_blocks.cu"  // the forward
+#include "step11_kernels.h"
 
 namespace attention::ATTN_DEVICE::step11 {
 
-constexpr int kStages = 2, kConsumers = 2;
-constexpr int kPiece = 64 * 64;  // dQ of a tile is two pieces of 64 queries by 64 columns, one of each warpgroup
-
-/// dQ = softmax_scale dQ_sums in the tensor's type and order. A thread takes 16 sums: what four lanes of a warpgroup added in one go, two
-/// rows of eight columns.
-template <class E, int Bc, int D>
-__global__ void convert_dq(
-    float softmax_scale,
-    Global<const float> dQ_sums,  // [heads, query tiles * 2 pieces * 8, 128 lanes * 4]
-    Global<E> dQ) {               // [heads, seqlen_q, head_dim]
-  const int per_head = static_cast<int>(dQ_sums.rows) * 32;
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int head = static_cast<int>(thread / per_head), n = static_cast<int>(thread % per_head);
-  const int quad = n % 32, eighth = n / 32 % 8, piece = n / 256 % 2, q0 = n / 512 * Bc;
-  const int row = q0 + quad / 8 * 16 + quad % 8 + (D == 64 ? piece * 64 : 0), col = eighth * 8 + (D == 64 ? 0 : piece * 64);
-  float out[2][8];
-  ATTN_UNROLL for (int lane = 0; lane < 4; ++lane) {
-    const float4 x = dQ_sums.head(head).load_vector_if(true, n / 32, quad * 16 + lane * 4);
-    out[0][2 * lane] = softmax_scale * x.x, out[0][2 * lane + 1] = softmax_scale * x.y;
-    out[1][2 * lane] = softmax_scale * x.z, out[1][2 * lane + 1] = softmax_scale * x.w;
-  }
-  ATTN_UNROLL for (int i = 0; i < 2; ++i)
-    if (row + 8 * i < static_cast<int>(dQ.rows)) dQ.head(head).template store_run<8>(row + 8 * i, col, out[i]);
-}
-
-// ---- the five products -------------------------------------------------------------------------------------------------------
-
-template <class T>
-struct Sram {
-  using E = typename T::Element;
-  SwizzledTile<E, T::kBr, T::kHeadDim> k, v;
-  SwizzledTile<E, T::kBc, T::kHeadDim> q[kStages], d_o[kStages];
-  SwizzledTile<E, T::kBr, T::kBc> ds[kStages];  // dS^T: rows are keys
-  alignas(16) float lse[kStages][T::kBc], delta[kStages][T::kBc];
-  unsigned number;  // of the block, where they are ordered
-  Barrier k_full, v_full, q_full[kStages], d_o_full[kStages], q_empty[kStages], d_o_empty[kStages], ds_full[kStages];
-};
-
-/// dK, dV, and this block's share of dQ. Turns, Ahead: the techniques. Ordered: as in step10. Preset: the sums of dP begin at -delta.
-template <class T, bool Turns, bool Ahead, bool Ordered, bool Preset>
-__global__ void __launch_bounds__(T::kThreads, 1)
-keys_backward(
-    Mask mask,
-    Order order,
-    float softmax_scale,
-    const __grid_constant__ TensorMap Q,    // [heads, seqlen_q, head_dim]
-    const __grid_constant__ TensorMap K,    // [heads, seqlen_k, head_dim]
-    const __grid_constant__ TensorMap V,    // [heads, seqlen_k, head_dim]
-    const __grid_constant__ TensorMap dO,   // [heads, seqlen_q, head_dim]
-    Global<const float> lse2,               // [heads, 1, padded rows]
-    Global<const float> delta,              // [heads, 1, padded rows]
-    Global<float> dQ_sums,                  // [heads, query tiles * 2 pieces * 8, 128 lanes * 4]
-    const __grid_constant__ TensorMap dK,   // [heads, seqlen_k, head_dim]
-    const __grid_constant__ TensorMap dV,   // [heads, seqlen_k, head_dim]
-    unsigned* turns) {                      // [1 + heads * query tiles * 8], zeros: how many blocks have begun, and have added
-  using E = typename T::Element;
-  constexpr int Bc = T::kBc, D = T::kHeadDim;
-  static_assert(T::kBr == 128 && Bc * D == kConsumers * kPiece && sizeof(Sram<T>) <= 227 * 1024);
-  auto& sram = aligned_sram<Sram<T>>();
-  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-  const int query_tiles = (mask.seqlen_q + Bc - 1) / Bc;
-  const int number = Ordered ? number_of_block(turns, sram.number) : static_cast<int>(blockIdx.x);
-  const auto [head, k0] = Ordered ? order.descending(number, T::kBr) : order.ascending(number, T::kBr);
-  const int first = mask.queries_begin(k0) / Bc;
-
-  if (threadIdx.x == 0) {
-    sram.k_full.init(1), sram.v_full.init(1);
-    for (int i = 0; i < kStages; ++i) {
-      sram.q_full[i].init(1), sram.d_o_full[i].init(1), sram.q_empty[i].init(4 * kConsumers), sram.d_o_empty[i].init(4 * kConsumers);
-      sram.ds_full[i].init(4 * kConsumers);
-    }
-    barriers_are_ready();
-  }
-  __syncthreads();  // the barriers are there
-
-  if (warpgroup == 0) {
-    give_registers<24>();
-    if (threadIdx.x == 0) {
-      Ring<kStages> ring;
-      copy_tile(sram.k, K, k0, head, sram.k_full);
-      for (int j = first; j < query_tiles; ++j, ring.next()) {
-        const int i = ring.stage;
-        sram.q_empty[i].wait(ring.parity ^ 1);
-        sram.q_full[i].arrive_and_expect(sram.q[i].kBytes + Bc * 4);
-        copy_box(&sram.q[i], Q, j * Bc, head, sram.q_full[i]);
-        copy_run(sram.lse[i], lse2.head(head), j * Bc, sram.q_full[i]);
-        if (j == first) copy_tile(sram.v, V, k0, head, sram.v_full);
-        sram.d_o_empty[i].wait(ring.parity ^ 1);
-        sram.d_o_full[i].arrive_and_expect(sram.d_o[i].kBytes + Bc * 4);
-        copy_box(&sram.d_o[i], dO, j * Bc, head, sram.d_o_full[i]);
-        copy_run(sram.delta[i], delta.head(head), j * Bc, sram.d_o_full[i]);
-      }
-    }
-    return;
-  }
-  take_registers<240>();
-  const int me = warpgroup - 1, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
-  const int warp_row = threadIdx.x / 32 * 16 - 64;  // of the block's keys
-  const bool speaker = lane == 0;
-  const float scale = kLog2e * softmax_scale;
-  float s[Bc / 2], dk[D / 2] = {}, dv[D / 2] = {};
-  fence_registers(dk), fence_registers(dv);
-  Ring<kStages> ring;
-  if (Turns && me == 1) Turn<kConsumers>::pass(me);
-
-  sram.k_full.wait(0);
-  sram.q_full[0].wait(0);
-  begin_products();
-  start_sums_abt(s, sram.k, me * 64, sram.q[0]);
-  wait_products<0>();
-  fence_registers(s);
-  sram.v_full.wait(0);
-
-  const auto of_columns = [&](const float (&row)[Bc], int n) {  // the numbers of a lane's two queries of eight
-    const float* at = &row[8 * n + lane % 4 * 2];
-    note_sram_read(at, sizeof(float2));
-    return *reinterpret_cast<const float2*>(at);
-  };
-  const auto turn_of = [&](int j) { return turns + 1 + ((int64_t{head} * query_tiles + j) * kConsumers + me) * 4 + thread / 32; };
-  const auto tile = [&](int j, auto last) {
-    constexpr bool kLast = decltype(last)::value;
-    const int i = ring.stage, parity = ring.parity;
-    ring.next();
-
-    float dp[Bc / 2];
-    sram.d_o_full[i].wait(parity);
-    if (Preset) {  // the sums begin at -delta
-      ATTN_UNROLL for (int n = 0; n < Bc / 8; ++n) {
-        const float2 x = of_columns(sram.delta[i], n);
-        dp[4 * n] = dp[4 * n + 2] = -x.x, dp[4 * n + 1] = dp[4 * n + 3] = -x.y;
-      }
-      fence_registers(dp);
-    }
-    begin_products();
-    start_sums_abt<Preset>(dp, sram.v, me * 64, sram.d_o[i]);
-
-    ATTN_UNROLL for (int n = 0; n < Bc / 8; ++n) {
-      const float2 lse = of_columns(sram.lse[i], n);
-      ATTN_UNROLL for (int c = 0; c < 4; ++c) s[4 * n + c] = exp2_or_zero(fmaf(scale, s[4 * n + c], c % 2 ? -lse.y : -lse.x));
-    }
-    const int q0 = j * Bc, key = k0 + warp_row + lane / 4;  // the first query; the lane's first key, the other is eight below
-    if (k0 + T::kBr > mask.keys_seen(q0)) {
-      ATTN_UNROLL for (int c = 0; c < 2; ++c) {
-        const int row = key + 8 * c, begin = row < mask.seqlen_k ? mask.queries_begin(row) - q0 - lane % 4 * 2 : Bc;  // whose first query is that
-        ATTN_UNROLL for (int n = 0; n < Bc / 8; ++n)
-          ATTN_UNROLL for (int r = 0; r < 2; ++r)
-            if (8 * n + r < begin) s[4 * n + 2 * c + r] = 0;
-      }
-    }
-    if (Ordered && j > first) pass_turn(turn_of(j - 1));  // a tile later: what was added has arrived by now
-    uint32_t p[Bc / 16][4], ds[Bc / 16][4];
-    pack_weights<E>(p, s);
-    wait_products<0>();
-    fence_registers(dp);
-    ATTN_UNROLL for (int n = 0; n < Bc / 8; ++n) {
-      float2 x{};
-      if (!Preset) x = of_columns(sram.delta[i], n);
-      ATTN_UNROLL for (int c = 0; c < 4; ++c) dp[4 * n + c] = s[4 * n + c] * (Preset ? dp[4 * n + c] : dp[4 * n + c] - (c % 2 ? x.y : x.x));
-    }
-    pack_weights<E>(ds, dp);
-    ATTN_UNROLL for (int n = 0; n < Bc / 16; ++n)
-      store_matrices(sram.ds[i].write(warp_row + lane % 16, 16 * n + lane / 16 * 8, 8), ds[n]);
-    stores_visible_to_engines();
-    __syncwarp();  // the warp's 16 rows of dS^T are there
-    if (speaker) sram.ds_full[i].arrive();
-
-    float dq[32];
-    if (Turns) Turn<kConsumers>::wait(me);
-    begin_products();
-    start_multiply_ab(dv, p, sram.d_o[i]);
-    start_multiply_ab(dk, ds, sram.q[i]);
-    sram.ds_full[i].wait(parity);
-    begin_products();
-    start_sums_atb(dq, sram.ds[i], D == 64 ? me : 0, sram.k, D == 64 ? 0 : me);
-    wait_products<1>();  // dV, dK
-    fence_registers(dv), fence_registers(dk), fence_registers(p), fence_registers(ds);
-    if (speaker) sram.q_empty[i].arrive(), sram.d_o_empty[i].arrive();
-    if (!kLast && Ahead) {
-      sram.q_full[ring.stage].wait(ring.parity);
-      begin_products();
-      start_sums_abt(s, sram.k, me * 64, sram.q[ring.stage]);
-    }
-    if (Turns) Turn<kConsumers>::pass(me);
-    wait_products<!kLast && Ahead ? 1 : 0>();  // dQ
-    fence_registers(dq);
-    if (Ordered) wait_turn(turn_of(j), static_cast<unsigned>((mask.keys_end(q0 + Bc) - 1) / T::kBr - k0 / T::kBr));
-    ATTN_UNROLL for (int n = 0; n < 8; ++n) dQ_sums.head(head).template add_run<4>((j * kConsumers + me) * 8 + n, thread * 4, &dq[4 * n]);
-    if (!kLast && !Ahead) {
-      sram.q_full[ring.stage].wait(ring.parity);
-      begin_products();
-      start_sums_abt(s, sram.k, me * 64, sram.q[ring.stage]);
-    }
-    if (!kLast) {
-      wait_products<0>();
-      fence_registers(s);
-    }
-  };
-  ATTN_UNROLL_1 for (int j = first; j < query_tiles - 1; ++j) tile(j, std::false_type{});
-  tile(query_tiles - 1, std::true_type{});
-  if (Ordered) pass_turn(turn_of(query_tiles - 1));
-
-  // dV takes the place of V, which nobody else reads; dK that of K when both warpgroups' last dQ is done
-  const auto store = [&](float (&x)[D / 2], SwizzledTile<E, 128, D>& stage, const TensorMap& to) {
-    ATTN_UNROLL for (int n = 0; n < D / 2; n += 2)
-      *reinterpret_cast<uint32_t*>(stage.write(warp_row + sum_row(lane, n), sum_col(lane, n), 2)) = pack<E>(x[n], x[n + 1]);
-    stores_visible_to_engines();
-    __syncwarp();  // all 16 rows are there
-    if (speaker && k0 + warp_row < mask.seqlen_k) {
-      ATTN_UNROLL for (int panel = 0; panel < D / kPanelColumns; ++panel) copy_box_back(to, stage.at(warp_row, panel * kPanelColumns), k0 + warp_row, panel, head);
-      commit_copies_back();
-    }
-  };
-  store(dv, sram.v, dV);
-  ATTN_UNROLL for (int n = 0; n < D / 2; ++n) dk[n] *= softmax_scale;
-  named_sync(4, 256);  // K has been read for the last time
-  store(dk, sram.k, dK);
-  if (speaker) wait_until_copies_back_have_read();  // SRAM must last until then
-}
-
-// ---- launches ------------------------------------------------------------------------------------------------------------------
+// ---- launches -------------------------------------------------------------------------------------------------------
 
 template <class E>
 using SpecialisedTiles = TileList<Tile<E, 128, 128, 64, 12, 4, 1>, Tile<E, 128, 64, 128, 12, 4, 1>>;
@@ -253,33 +34,44 @@ inline void backward(const Problem& p, const Tensors& t) {
     using E = typename T::Element;
     constexpr int D = T::kHeadDim, kPanels = D / kPanelColumns;
     const int64_t heads = p.heads_total(), rows = padded_rows(p);
-    const auto sums = [&](auto kind, const char* name, int64_t r, int64_t c) { return view<float>(decltype(kind){t.scratch(name), name}, heads, r, c); };
+    const auto sums = [&](auto kind, const char* name, int64_t r, int64_t c) {
+      return view<float>(decltype(kind){t.scratch(name), name}, heads, r, c);
+    };
     const Source read{};
     const Target write{};
     const int64_t lane_rows = rows * D / 512;  // of 128 lanes with four sums each
     const bool ordered = p.leaves_out(any_order().name);
     auto* order = ordered ? static_cast<unsigned*>(t.scratch("turns")) : nullptr;
-    const auto by_tile = [&](const void* x, const char* name, int64_t n, int box) { return tensor_map<E>(x, name, heads, n, D, box, kPanels); };
+    const auto by_tile = [&](const void* x, const char* name, int64_t n, int box) {
+      return tensor_map<E>(x, name, heads, n, D, box, kPanels);
+    };
 
-    launch("delta", rows_backward<E, D / kEight>, heads * rows * D / kEight / 128, 128, 0, query_rows<E>(p, Source{t.o, "O"}),
-           query_rows<E>(p, Source{t.d_o, "dO"}), row_scalars(p, Source{t.lse, "LSE"}), sums(write, "lse2", 1, rows), sums(write, "delta", 1, rows),
+    launch("delta", rows_backward<E, D / kEight>, heads * rows * D / kEight / 128, 128, 0,
+           query_rows<E>(p, Source{t.o, "O"}), query_rows<E>(p, Source{t.d_o, "dO"}),
+           row_scalars(p, Source{t.lse, "LSE"}), sums(write, "lse2", 1, rows), sums(write, "delta", 1, rows),
            sums(write, "dQ sums", rows, D), order, ordered ? turns_of(p) : 0);
     const bool turns = !p.leaves_out("turns"), ahead = !p.leaves_out("ahead");
     constexpr bool kPreset = D == 128;
-    const auto kernel = ordered ? keys_backward<T, true, true, true, kPreset>
-                        : turns ? (ahead ? keys_backward<T, true, true, false, kPreset> : keys_backward<T, true, false, false, kPreset>)
-                                : (ahead ? keys_backward<T, false, true, false, kPreset> : keys_backward<T, false, false, false, kPreset>);
-    launch("dQ dK dV", kernel, heads * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(Sram<T>), Mask{p.seqlen_q, p.seqlen_k, p.causal},
-           Order{static_cast<int>(ceil_div(p.seqlen_k, T::kBr)), static_cast<int>(heads), p.causal ? kTogetherBackward : 1}, p.softmax_scale,
-           by_tile(t.q, "Q", p.seqlen_q, T::kBc), by_tile(t.k, "K", p.seqlen_k, T::kBr), by_tile(t.v, "V", p.seqlen_k, T::kBr),
-           by_tile(t.d_o, "dO", p.seqlen_q, T::kBc), sums(read, "lse2", 1, rows), sums(read, "delta", 1, rows), sums(write, "dQ sums", lane_rows, 512),
-           tensor_map<E>(t.dk, "dK", heads, p.seqlen_k, D, 16, 1), tensor_map<E>(t.dv, "dV", heads, p.seqlen_k, D, 16, 1), order);
-    launch("convert dQ", convert_dq<E, T::kBc, D>, heads * lane_rows * 32 / 128, 128, 0, p.softmax_scale, sums(read, "dQ sums", lane_rows, 512),
-           query_rows<E>(p, Target{t.dq, "dQ"}));
+    const auto kernel =
+        ordered ? keys_backward<T, true, true, true, kPreset>
+        : turns
+            ? (ahead ? keys_backward<T, true, true, false, kPreset> : keys_backward<T, true, false, false, kPreset>)
+            : (ahead ? keys_backward<T, false, true, false, kPreset> : keys_backward<T, false, false, false, kPreset>);
+    launch("dQ dK dV", kernel, heads * ceil_div(p.seqlen_k, T::kBr), T::kThreads, sizeof(Sram<T>),
+           Mask{p.seqlen_q, p.seqlen_k, p.causal},
+           Order{static_cast<int>(ceil_div(p.seqlen_k, T::kBr)), static_cast<int>(heads),
+                 p.causal ? kTogetherBackward : 1},
+           p.softmax_scale, by_tile(t.q, "Q", p.seqlen_q, T::kBc), by_tile(t.k, "K", p.seqlen_k, T::kBr),
+           by_tile(t.v, "V", p.seqlen_k, T::kBr), by_tile(t.d_o, "dO", p.seqlen_q, T::kBc), sums(read, "lse2", 1, rows),
+           sums(read, "delta", 1, rows), sums(write, "dQ sums", lane_rows, 512),
+           tensor_map<E>(t.dk, "dK", heads, p.seqlen_k, D, 16, 1),
+           tensor_map<E>(t.dv, "dV", heads, p.seqlen_k, D, 16, 1), order);
+    launch("convert dQ", convert_dq<E, T::kBc, D>, heads * lane_rows * 32 / 128, 128, 0, p.softmax_scale,
+           sums(read, "dQ sums", lane_rows, 512), query_rows<E>(p, Target{t.dq, "dQ"}));
   });
 }
 
-// ---- what it costs ----------------------------------------------------------------------------------------------------------
+// ---- what it costs --------------------------------------------------------------------------------------------------
 
 inline Problem of_forward(const Problem& p) { return with_first_tile(p, step07::tiles(p)); }
 
@@ -302,23 +94,38 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 inline std::string refusal(const Problem& p) {
   constexpr int kHopper = 90;
   if (p.dtype == Dtype::fp32) return "is for fp16 and bf16 (--dtype fp16); step05 is a backward in fp32";
-  if (p.head_dim != 64 && p.head_dim != 128) return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) + "; step10 takes 8, 16, 24 and so on to 128, step05 any to 256";
+  if (p.head_dim != 64 && p.head_dim != 128)
+    return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) +
+           "; step10 takes 8, 16, 24 and so on to 128, step05 any to 256";
   if (p.compute_capability != 0 && p.compute_capability != kHopper)
-    return "needs a Hopper GPU (compute capability 9.0), whose copy engine and warpgroup products it is made of, this one has " + capability_name(p.compute_capability) +
-           "; step10 is the same algorithm for 8.0 and newer";
+    return "needs a Hopper GPU (compute capability 9.0), whose copy engine and warpgroup products it is made of, this "
+           "one has " +
+           capability_name(p.compute_capability) + "; step10 is the same algorithm for 8.0 and newer";
   return "";
 }
 
 inline Step step() {
-  return {.id = "step11", .title = "Hopper, backward", .idea = "step10 with a producer, warpgroup products in the right order, and turns",
-          .chapter = "docs/11-hopper-backward.md", .before = "step10", .tiles = tiles, .largest_head_dim = kAnyHeadDim,
-          .default_dtype = Dtype::fp16, .refusal = refusal,
-          .techniques = {{"turns", "the warpgroups start their products whenever they are ready"},
-                         {"ahead", "a tile's S is started when the last tile is done, not behind its dQ"},
-                         any_order()},
-          .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
-                      {.name = "Hopper backward", .backward = true, .scratch = scratch, .cost = cost, .prepare = forward, .run = backward,
-                       .any_order = "dq"}}};
+  return {
+      .id = "step11",
+      .title = "Hopper, backward",
+      .idea = "step10 with a producer, warpgroup products in the right order, and turns",
+      .chapter = "docs/11-hopper-backward.md",
+      .before = "step10",
+      .tiles = tiles,
+      .largest_head_dim = kAnyHeadDim,
+      .default_dtype = Dtype::fp16,
+      .refusal = refusal,
+      .techniques = {{"turns", "the warpgroups start their products whenever they are ready"},
+                     {"ahead", "a tile's S is started when the last tile is done, not behind its dQ"},
+                     any_order()},
+      .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
+                  {.name = "Hopper backward",
+                   .backward = true,
+                   .scratch = scratch,
+                   .cost = cost,
+                   .prepare = forward,
+                   .run = backward,
+                   .any_order = "dq"}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step11

@@ -10,10 +10,12 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// The row numbers as loops over query tiles of Bc rows want them: a head's rows are filled up to a whole number of tiles.
+/// The row numbers as loops over query tiles of Bc rows want them: a head's rows are filled up to a whole number of
+/// tiles.
 inline int64_t padded_rows(const Problem& p) { return ceil_div(p.seqlen_q, p.tile.bc) * p.tile.bc; }
 
-/// Heads that go through their key tiles side by side under a causal mask (Order): half of a forward's, since each brings twice as much.
+/// Heads that go through their key tiles side by side under a causal mask (Order): half of a forward's, since each
+/// brings twice as much.
 constexpr int kTogetherBackward = Order::kTogetherIfCausal / 2;
 
 constexpr int kEight = 8;  // columns of a thread below: 16 bytes of a 16-bit type
@@ -28,24 +30,27 @@ __device__ __forceinline__ EightColumns eight_columns(int64_t rows) {
   return {n / rows, n % rows, static_cast<int64_t>(threadIdx.x) % Lanes * kEight};
 }
 
-/// delta = row sum of O ∘ dO, lse2 = LSE log2 e, and dQ_sums = 0 (and turns, where adding is ordered). Lanes lanes own a row, eight columns each. Rows past the last query have
-/// lse2 = inf, so that their weights 2^(s - inf) are 0; so has a row that sees no key.
+/// delta = row sum of O ∘ dO, lse2 = LSE log2 e, and dQ_sums = 0 (and turns, where adding is ordered). Lanes lanes own
+/// a row, eight columns each. Rows past the last query have lse2 = inf, so that their weights 2^(s - inf) are 0; so has
+/// a row that sees no key.
 template <class E, int Lanes>
 __global__ void rows_backward(
-    Global<const E> O,          // [heads, seqlen_q, head_dim]
-    Global<const E> dO,         // [heads, seqlen_q, head_dim]
-    Global<const float> LSE,    // [heads, 1, seqlen_q]
-    Global<float> lse2,         // [heads, 1, padded rows]
-    Global<float> delta,        // [heads, 1, padded rows]
-    Global<float> dQ_sums,      // [heads, padded rows, head_dim]
-    unsigned* turns,            // [turns_count]; null: none
+    Global<const E> O,        // [heads, seqlen_q, head_dim]
+    Global<const E> dO,       // [heads, seqlen_q, head_dim]
+    Global<const float> LSE,  // [heads, 1, seqlen_q]
+    Global<float> lse2,       // [heads, 1, padded rows]
+    Global<float> delta,      // [heads, 1, padded rows]
+    Global<float> dQ_sums,    // [heads, padded rows, head_dim]
+    unsigned* turns,          // [turns_count]; null: none
     int64_t turns_count) {
   const auto [head, row, col] = eight_columns<Lanes>(lse2.cols);
   const bool inside = row < O.rows, columns = col < O.cols;
-  const float4 o = O.head(head).load_vector_if(inside && columns, row, col), d_o = dO.head(head).load_vector_if(inside && columns, row, col);
+  const float4 o = O.head(head).load_vector_if(inside && columns, row, col),
+               d_o = dO.head(head).load_vector_if(inside && columns, row, col);
   float sum[1] = {};
   ATTN_UNROLL for (int n = 0; n < 4; ++n) {
-    const float2 x = unpack<E>(reinterpret_cast<const uint32_t*>(&o)[n]), y = unpack<E>(reinterpret_cast<const uint32_t*>(&d_o)[n]);
+    const float2 x = unpack<E>(reinterpret_cast<const uint32_t*>(&o)[n]),
+                 y = unpack<E>(reinterpret_cast<const uint32_t*>(&d_o)[n]);
     sum[0] += x.x * y.x + x.y * y.y;
   }
   lanes_sum<Lanes>(sum);
@@ -61,8 +66,8 @@ __global__ void rows_backward(
   }
 }
 
-/// A number for this block, one more than that of the block that began before it; `begun` counts them, and in_sram tells all threads. CUDA
-/// promises no order in which blocks begin, so blockIdx.x would not do.
+/// A number for this block, one more than that of the block that began before it; `begun` counts them, and in_sram
+/// tells all threads. CUDA promises no order in which blocks begin, so blockIdx.x would not do.
 __device__ __forceinline__ int number_of_block(unsigned* begun, unsigned& in_sram) {
   if (threadIdx.x == 0) {
     note_sram_write(&in_sram, sizeof in_sram);
@@ -73,7 +78,7 @@ __device__ __forceinline__ int number_of_block(unsigned* begun, unsigned& in_sra
   return static_cast<int>(in_sram);
 }
 
-// ---- what the host prepares --------------------------------------------------------------------------------------------------
+// ---- what the host prepares -----------------------------------------------------------------------------------------
 
 /// The problem with the first of these tiles that fits: a forward's tile is its own.
 inline Problem with_first_tile(Problem p, const std::vector<TileChoice>& tiles) {
@@ -88,18 +93,36 @@ inline std::vector<KernelCost> one_pass_cost(const Problem& p, int64_t converted
   const Visits visits = visits_by_key_blocks(p, p.tile.br, p.tile.bc);
   const int64_t padded = p.heads_total() * padded_rows(p), asked_rows = visits.tiles * visits.loop * p.heads_total();
   const int64_t asked_q = visits.rows * p.row(), sums = padded * p.head_dim;
-  return {KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).loads("LSE", p.L(), p.L())
-              .stores("lse2", padded, padded).stores("delta", padded, padded).stores("dQ sums", sums, sums),
-          KernelCost("dQ dK dV", p).loads("K", p.Xk(), p.Xk()).loads("V", p.Xk(), p.Xk()).loads("Q", asked_q, p.Xq()).loads("dO", asked_q, p.Xq())
-              .loads("lse2", asked_rows, padded).loads("delta", asked_rows, padded).loads("dQ sums", 0, sums)
-              .stores("dQ sums", asked_rows * p.head_dim, sums).stores("dK", p.Xk(), p.Xk()).stores("dV", p.Xk(), p.Xk()).multiplies(visits, 5),
-          KernelCost("convert dQ", p).loads("dQ sums", converted * p.row(), converted * p.row()).stores("dQ", p.Xq(), p.Xq())};
+  return {
+      KernelCost("delta", p)
+          .loads("O", p.Xq(), p.Xq())
+          .loads("dO", p.Xq(), p.Xq())
+          .loads("LSE", p.L(), p.L())
+          .stores("lse2", padded, padded)
+          .stores("delta", padded, padded)
+          .stores("dQ sums", sums, sums),
+      KernelCost("dQ dK dV", p)
+          .loads("K", p.Xk(), p.Xk())
+          .loads("V", p.Xk(), p.Xk())
+          .loads("Q", asked_q, p.Xq())
+          .loads("dO", asked_q, p.Xq())
+          .loads("lse2", asked_rows, padded)
+          .loads("delta", asked_rows, padded)
+          .loads("dQ sums", 0, sums)
+          .stores("dQ sums", asked_rows * p.head_dim, sums)
+          .stores("dK", p.Xk(), p.Xk())
+          .stores("dV", p.Xk(), p.Xk())
+          .multiplies(visits, 5),
+      KernelCost("convert dQ", p)
+          .loads("dQ sums", converted * p.row(), converted * p.row())
+          .stores("dQ", p.Xq(), p.Xq())};
 }
 
 /// `turns`: words that order the additions, where a fixed order is asked for.
 inline std::vector<Scratch> one_pass_scratch(const Problem& p, int64_t turns) {
   const int64_t padded = p.heads_total() * padded_rows(p), bytes = sizeof(float);
-  std::vector<Scratch> scratch = {{"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
+  std::vector<Scratch> scratch = {
+      {"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
   if (p.leaves_out(any_order().name)) scratch.push_back({"turns", turns * static_cast<int64_t>(sizeof(unsigned))});
   return scratch;
 }
