@@ -26,12 +26,12 @@ HARMLESS = (
         "behind a leader's branch: on a GPU its warp would be held up, nothing else",
     ),
     (
-        "step11_hopper_backward.cu",
+        "step11_kernels.h",
         "sram.d_o_empty[i].wait(ring.parity ^ 1);",
         "the wait for q_empty, at which the same lanes arrive first, says as much",
     ),
     (
-        "step11_hopper_backward.cu",
+        "step11_kernels.h",
         "sram.ds_full[i].wait(parity); begin_products();",
         "no register is touched since the one before",
     ),
