@@ -187,7 +187,9 @@ class Steps:
         )
         return plan
 
-    def forward(self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0, nan=False):
+    def forward(
+        self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0, nan=False
+    ):
         """(o, lse) by `step`; softmax_scale is 1/sqrt(head_dim) unless given."""
         kind = _tensors_of(q)
         o, lse = kind.empty(q, q.shape, _dtype(q), nan), kind.empty(q, q.shape[:3], "float32", nan)

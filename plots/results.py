@@ -18,6 +18,11 @@ from plots.script import Stop, call, read_text, write_whole
 SCHEMA = "attention-results-2"
 CONFIGURATION = ("dtype", "batch", "heads", "seqlen", "head_dim", "causal")
 READ_HERE = ("gpu", "set")  # keys that load() adds
+MEASURED = (
+    "time predicted_ms tflops flops hbm_expected_bytes hbm_at_least hbm_measured_bytes requested_expected_bytes "
+    "requested_measured_bytes l2_to_sm_measured_bytes spill_bytes by_tensor extra_bytes grows error kernels "
+    "kernel_count"
+).split()
 
 
 class ResultsError(Stop):
@@ -64,6 +69,13 @@ def configuration(row):
     return tuple(row[key] for key in CONFIGURATION)
 
 
+def empty_row(method, title, ours, which, product, problem):
+    """A row with nothing measured: what was adds to it, what did not run says why under `not_run`."""
+    row = {"method": method, "title": title, "ours": ours, "pass": which, "product": product, **problem}
+    state = {"tile": None, "not_run": None, "emulated": False, "verified": None, "verdict": None}
+    return row | state | dict.fromkeys(MEASURED)
+
+
 def row_key(row):
     """What makes a row one of a kind on its GPU."""
     return (row["method"], row["pass"], row["product"], *configuration(row))
@@ -107,7 +119,6 @@ def driver_version():
 
 
 # ---- reading
-# ------------------------------------------------------------------------------------------------------------------
 
 
 def read(path):
@@ -211,7 +222,6 @@ def joined_versions(first, second):
 
 
 # ---- selecting
-# ----------------------------------------------------------------------------------------------------------------
 
 
 def rows(results, **wanted):
@@ -297,7 +307,6 @@ def one_sweep(result, **wanted):
 
 
 # ---- writing
-# ------------------------------------------------------------------------------------------------------------------
 
 
 def save(result, path):

@@ -19,8 +19,8 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from plots.programs import CANNOT_SERVE, CUDA_CORES, TENSOR_CORES, described, products_of, runs_on
-from plots.results import beside, heads_of, load, on_product, one_row, slug
+from plots.programs import CANNOT_SERVE, TENSOR_CORES, described, products_of, runs_on
+from plots.results import CONFIGURATION, beside, heads_of, load, name_of, on_product, one_row, slug
 from plots.script import REPOSITORY, OneLineParser, Stop, call, end_with, last_line, table_text
 
 SHAPES = (
@@ -208,19 +208,18 @@ def speed(r):
         sizes = f"--dtype {dtype} --heads {heads_of(head_dim)} --head-dim {head_dim}".split()
         command = [sys.executable, script, *sizes, "--library", library, "--json", path]
         code, _, stderr = r.run("speed", command)
-        if code not in (0, 1):
+        if code not in (0, 1) or not path.is_file():
             return r.line(f"speed, {dtype}", None if code == CANNOT_SERVE else False, last_line(stderr))
         r.line(f"errors beside eager's, {dtype} d {head_dim}", code == 0, "see speed.log")
         measured = json.loads(path.read_text(encoding="utf-8"))
-        here = {"gpu": slug(measured["versions"]["gpu"]), "dtype": dtype, "head_dim": head_dim, "set": "sizes"}
-        for which in ("forward", "backward"):
-            ms = {row["method"]: row["time"]["median_ms"] for row in measured[which] if not row["not_run"]}
-            for name in (row["method"] for row in measured[which] if row["ours"] and row["method"] in ms):
-                method = name.removesuffix(" on tensor cores")
-                product = TENSOR_CORES if method != name else CUDA_CORES
-                wanted = {**here, "pass": which, "seqlen": 4096, "causal": False, "method": method, "product": product}
-                found = judged(ms["eager"] / ms[name], ms[name], one_row(stored, **wanted), stored)
-                r.line(f"{name}, {dtype} d {head_dim}", *found)
+        here = {"gpu": slug(measured["versions"]["gpu"]), "set": "sizes"}
+        ran = [row for row in measured["rows"] if not row["not_run"]]
+        eager = {row["pass"]: row["time"]["median_ms"] for row in ran if row["method"] == "eager"}
+        for row in (row for row in ran if row["ours"] and row["pass"] in eager):
+            wanted = {key: row[key] for key in ("method", "pass", "product", *CONFIGURATION)}
+            ms = row["time"]["median_ms"]
+            found = judged(eager[row["pass"]] / ms, ms, one_row(stored, **here, **wanted), stored)
+            r.line(f"{name_of(row)}{', both passes' * (row['pass'] == 'both')}, {dtype} d {head_dim}", *found)
 
 
 def judged(ratio, ms, row, stored):

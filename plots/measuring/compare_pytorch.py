@@ -4,10 +4,10 @@
     python3 plots/measuring/compare_pytorch.py --dtype fp16 --batch 4 --heads 32 --seqlen 4096 --head-dim 64 [--causal] [--json FILE]
 
 Rows: eager (softmax(q k^T scale) v), torch.compile of it, SDPA with each of its backends and as PyTorch chooses, and
-every step that has the dtype, through libattention_steps.so, in fp32 on each of its products. Without the library
-PyTorch alone is compared, and the report says so. What a dtype, a GPU or this PyTorch lacks shows n/a and why.
-docs/compare-pytorch.md defines every column. Exit codes: 0 ok, 1 a step's error is too large, 2 bad arguments, 3 no
-CUDA GPU or no PyTorch, 4 CUDA error or out of memory."""
+every step that has the dtype, through libattention_steps.so, in fp32 on each of its products: forward, backward, and
+both as a training step takes them. Without the library PyTorch alone is compared, and the report says so. What a dtype,
+a GPU or this PyTorch lacks shows n/a and why. docs/compare-pytorch.md defines every column. Exit codes: 0 ok, 1 a
+step's error is too large, 2 bad arguments, 3 no CUDA GPU or no PyTorch, 4 CUDA error or out of memory."""
 
 import gc
 import importlib.util
@@ -16,54 +16,45 @@ import math
 import pathlib
 import platform
 import sys
-import types
 import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.attention_steps import LibraryMissing, StepError, Steps
 from plots.programs import CANNOT_SERVE, PRODUCTS, described, methods_of, products_of
-from plots.results import driver_version, on_product
+from plots.results import CONFIGURATION, driver_version, empty_row, name_of, slug
 from plots.script import OneLineParser, Stop, end_with, positive, table_text, write_whole
+from plots.tables.result_tables import speedup_table
 
 try:
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from plots.measuring.torch_measure import (
-        Clock,
-        errors,
-        extra_bytes,
-        first_line,
-        forget_imports,
-        kernels_of,
-        measure,
-        reference,
-        worst_error,
-    )
+    from plots.measuring import torch_measure
+    from plots.measuring.torch_measure import first_line
 except ImportError as error:
     torch, why_no_torch = None, str(error)
 
 TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 # The steps' bounds on the relative L2 error (docs/exactness.md): in fp32 of their own, in half precision beside
 # eager's.
-FP32_BOUND = {"forward": 1e-6, "backward": 2e-6}
+FP32_BOUND = {"forward": 1e-6, "backward": 2e-6, "both": 2e-6}
 TIMES_EAGER = 2
-BACKWARD_FLOPS = 2.5  # of the forward's, by convention
+FLOPS = {"forward": 1, "backward": 2.5, "both": 3.5}  # of the forward's, by convention
 SECONDS = {"compare": 0.5, "table": 0.3}  # of timed runs per method: one configuration may take more than each of many
+ON_CPU = "./step04 and plots/measuring/swap_check.py run without a GPU, on the CPU executor"
 
 
 # ---- the methods: forward(q, k, v) -> o, and begin_backward(q, k, v, d_o) -> a function that returns (dq, dk, dv)
-# -------------
 
 
 class TorchMethod:
     """A function of q, k, v that autograd can go through."""
 
-    ours, passes = False, ("forward", "backward")
+    ours, product, passes = False, None, ("forward", "backward", "both")
 
     def __init__(self, name, function):
-        self.name, self.function = name, function
+        self.name, self.title, self.function = name, f"PyTorch {name}", function
 
     def forward(self, q, k, v):
         with torch.no_grad():
@@ -75,26 +66,20 @@ class TorchMethod:
         return lambda: torch.autograd.grad(o, (q, k, v), d_o)
 
 
-class StepForward:
-    ours, passes = True, ("forward",)
+class StepMethod:
+    """A step's forward or, with `backward`, that method of it behind the forward of `before`."""
 
-    def __init__(self, steps, step, causal, product=None):
-        self.name, self.steps, self.step = on_product(step, product), steps, step
+    ours = True
+
+    def __init__(self, steps, program, name, causal, product, backward=None, before=None):
+        self.steps, self.step, self.name, self.product = steps, program["id"], name, product
+        self.title, self.method, self.before = backward or program["title"], backward, before or program["id"]
         self.problem = {"causal": causal, "product": product}
+        # The standard backward's P is computed anew after the forward: both together would have one product too many.
+        self.passes = ("forward",) if not backward else ("backward", "both")[: 1 + (backward != "standard backward")]
 
     def forward(self, q, k, v, nan=False):
         return self.steps.forward(self.step, q, k, v, **self.problem, nan=nan)[0]
-
-
-class StepBackward:
-    """A method of a step's backward; o and lse come from `before`, a step with a forward."""
-
-    ours, passes = True, ("backward",)
-
-    def __init__(self, steps, name, step, method, before, causal, product=None):
-        self.name = on_product(name, product)
-        self.steps, self.step, self.method, self.before = steps, step, method, before
-        self.problem = {"causal": causal, "product": product}
 
     def begin_backward(self, q, k, v, d_o, nan=False):
         o, lse = self.steps.forward(self.before, q, k, v, **self.problem, nan=nan)
@@ -110,13 +95,12 @@ def step_methods(steps, programs, dtype, causal):
     for product in PRODUCTS if dtype == "fp32" else (None,):
         served = [program for program in here if product in products_of(program, dtype)]
         for program in served:
-            step = program["id"]
             forwards = [other["id"] for other in [program, *served] if "forward" in other["passes"]]
             backwards = [method["name"] for method in program["methods"] if method["backward"]]
-            names = [name for name, _ in methods_of(program)]
-            for name, method in zip(names, backwards if forwards else ()):
-                methods.append(StepBackward(steps, name, step, method, forwards[0], causal, product))
-            methods += [] if backwards else [StepForward(steps, step, causal, product)]
+            for (name, backward), method in zip(methods_of(program), backwards or [None]):
+                if forwards or not backward:
+                    before = forwards[0] if backward else None
+                    methods.append(StepMethod(steps, program, name, causal, product, method, before))
     return methods
 
 
@@ -130,26 +114,33 @@ def torch_methods(seqlen, causal, device):
             s = s.masked_fill(hidden, -math.inf)
         return torch.softmax(s, -1) @ v
 
+    def its_choice(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
     def sdpa(backend):
         def function(q, k, v):
             with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+                return its_choice(q, k, v)
 
         return function
 
-    methods = [TorchMethod("eager", eager), TorchMethod("torch.compile(eager)", torch.compile(eager))]
-    for name, backend in (
-        ("math", "MATH"),
-        ("efficient", "EFFICIENT_ATTENTION"),
-        ("flash", "FLASH_ATTENTION"),
-        ("cuDNN", "CUDNN_ATTENTION"),
-    ):
-        if hasattr(SDPBackend, backend):
-            methods.append(TorchMethod(f"SDPA {name}", sdpa(getattr(SDPBackend, backend))))
-    methods.append(
-        TorchMethod("SDPA, its choice", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal))
-    )
-    return methods
+    backends = {
+        name: getattr(SDPBackend, backend)
+        for name, backend in (
+            ("SDPA math", "MATH"),
+            ("SDPA efficient", "EFFICIENT_ATTENTION"),
+            ("SDPA flash", "FLASH_ATTENTION"),
+            ("SDPA cuDNN", "CUDNN_ATTENTION"),
+        )
+        if hasattr(SDPBackend, backend)
+    }
+    functions = {
+        "eager": eager,
+        "torch.compile(eager)": torch.compile(eager),
+        **{name: sdpa(backend) for name, backend in backends.items()},
+        "SDPA, its choice": its_choice,
+    }
+    return [TorchMethod(name, function) for name, function in functions.items()]
 
 
 def why_sdpa_refused(caught, name):
@@ -166,40 +157,35 @@ def why_sdpa_refused(caught, name):
 
 
 # ---- one pass over all methods
-# ------------------------------------------------------------------------------------------------
 
 
-def still_alive():
-    """Raises when the CUDA context is lost: then nothing that follows would be a result."""
-    torch.cuda.synchronize()
-
-
-def work_of(which, method, tensors):
-    """(start, checked, bytes of the results): start() does what is not timed and returns the run; checked() runs all of
-    it once and returns the outputs, ours filled with NaN beforehand."""
+def start_of(which, method, tensors, **nan):
+    """A function that does what is not timed and returns the run, which returns its outputs. `nan` fills ours with NaN
+    beforehand."""
     q, k, v, d_o = tensors
-    size = lambda *xs: sum(x.numel() * x.element_size() for x in xs)
-    nan = {"nan": True} if method.ours else {}
     if which == "forward":
-        return lambda: lambda: method.forward(q, k, v), lambda: (method.forward(q, k, v, **nan),), size(q)
-    return (
-        lambda: method.begin_backward(q, k, v, d_o),
-        lambda: method.begin_backward(q, k, v, d_o, **nan)(),
-        size(q, q, k, v),
-    )  # o, dq, dk, dv
+        return lambda: lambda: (method.forward(q, k, v, **nan),)
+    begin = lambda: method.begin_backward(q, k, v, d_o, **nan)
+    return begin if which == "backward" else lambda: lambda: begin()()
+
+
+def outputs_of(which):
+    return ("o",) if which == "forward" else ("dq", "dk", "dv")
 
 
 def try_once(row, which, method, tensors, truth):
-    """Sets the row's errors and extra memory, or why it cannot run. Returns its start() of work_of()."""
-    start, checked, results = work_of(which, method, tensors)
+    """Sets the row's extra memory, or why it cannot run. Returns (start_of(), the errors of each output)."""
+    start, found = start_of(which, method, tensors), None
+    size = lambda *xs: sum(x.numel() * x.element_size() for x in xs)
+    results = size(tensors[0]) if which == "forward" else size(tensors[0], *tensors[:3])  # o; o, dq, dk, dv
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            outputs = dict(zip(("o",) if which == "forward" else ("dq", "dk", "dv"), checked()))
-            row["errors"] = errors(outputs, truth)
+            outputs = start_of(which, method, tensors, **({"nan": True} if method.ours else {}))()()
+            found = torch_measure.errors(dict(zip(outputs_of(which), outputs)), truth)
             del outputs
-            # checked() was the first call: what that allocates once and keeps is no method's memory.
-            row["extra_bytes"] = extra_bytes(lambda: start()(), results)
+            # This was the first call: what that allocates once and keeps is no method's memory.
+            row["extra_bytes"] = torch_measure.extra_bytes(lambda: start()(), results)
         except StepError as error:
             if error.code != CANNOT_SERVE:
                 raise
@@ -207,10 +193,10 @@ def try_once(row, which, method, tensors, truth):
         except (RuntimeError, ImportError) as error:
             row["not_run"] = why_sdpa_refused(caught, method.name) or first_line(error)
     gc.collect()
-    still_alive()
+    torch.cuda.synchronize()  # raises when the CUDA context is lost: then nothing that follows would be a result
     if row["not_run"]:
         torch.cuda.empty_cache()
-    return start
+    return start, found
 
 
 def profile(row, start):
@@ -218,117 +204,71 @@ def profile(row, start):
     try:
         work = start()
         torch.cuda.synchronize()
-        kernels, row["copies"] = kernels_of(work)
+        kernels = torch_measure.kernels_of(work)
         if not kernels:
             raise RuntimeError("torch.profiler recorded no kernel")
-        row["kernels"] = [{"name": kernel, "us": us} for kernel, us in kernels]
+        untold = {"hbm_expected_bytes": None, "hbm_measured_bytes": None}
+        row["kernels"] = [{"name": name, "time_ms": us / 1000, **untold} for name, us in kernels]
+        row["kernel_count"] = len(kernels)
     except RuntimeError as error:
-        row["kernels"], row["kernels_reason"] = None, first_line(error)
-        still_alive()
+        row["kernels_reason"] = row["kernel_count_reason"] = first_line(error)
+        torch.cuda.synchronize()
 
 
-def run_pass(which, methods, tensors, truth, clock, options, seconds=0.5):
-    """The rows of `which` ("forward" or "backward"), in the methods' order; `seconds` of timed runs per method, and at
+def run_pass(which, methods, tensors, truth, clock, problem, repeat=None, seconds=0.5):
+    """(rows of `which`, in the methods' order, {name: runs that came late}); `seconds` of timed runs per method, and at
     least 20 runs."""
-    rows, starts = [], {}
+    rows, starts, found = [], {}, {}
     for method in methods:
-        if which in method.passes:
-            rows.append({"method": method.name, "ours": method.ours, "not_run": None})
-            start = try_once(rows[-1], which, method, tensors, truth)
-            if not rows[-1]["not_run"]:
-                starts[method.name] = start
-
-    times, lost = measure(starts, clock, options.repeat, seconds)
-    flops = (
-        4
-        * options.head_dim
-        * options.batch
-        * options.heads
-        * visible_pairs(options.seqlen, options.causal)
-        * (BACKWARD_FLOPS if which == "backward" else 1)
-    )
-    for row in rows:
-        name = row["method"]
-        row["not_run"] = row["not_run"] or lost.get(name)
+        if which not in method.passes:
+            continue
+        row = empty_row(method.name, method.title, method.ours, which, method.product, problem)
+        start, errors = try_once(row, which, method, tensors, truth)
+        rows.append(row)
         if not row["not_run"]:
-            row["time"], row["flops"], row["tflops"] = times[name], flops, flops / times[name]["median_ms"] / 1e9
-            profile(row, starts[name])
-    judge(which, rows, options)
-    return rows
-
-
-def visible_pairs(n, causal):
-    return n * (n + 1) // 2 if causal else n * n
-
-
-def judge(which, rows, options):
-    """Sets "pass" of our rows, None where there is nothing to judge by."""
-    eager = next((row for row in rows if row["method"] == "eager" and not row["not_run"]), None)
+            starts[name_of(row)], found[name_of(row)] = start, errors
+    times, lost = torch_measure.measure(starts, clock, repeat, seconds)
+    n, late = problem["seqlen"], {}
+    pairs = n * (n + 1) // 2 if problem["causal"] else n * n
+    flops = FLOPS[which] * 4 * problem["head_dim"] * problem["batch"] * problem["heads"] * pairs
     for row in rows:
-        if not row["ours"] or row["not_run"]:
-            continue
-        if (
-            min(
-                options.seqlen / 16,
-                options.head_dim / 8,
-                options.batch * options.heads * options.seqlen * options.head_dim / 1024,
-            )
-            < 1
-        ):
-            row["pass"] = None  # too small: a correct result's errors need not average out
-        elif options.dtype == "fp32":
-            bound = FP32_BOUND[which] * math.sqrt(max(1, options.seqlen / 4096))
-            row["pass"] = all(
-                error["relative_l2"] is not None and error["relative_l2"] <= bound for error in row["errors"].values()
-            )
-        elif eager:
-            row["pass"] = all(
-                error["relative_l2"] is not None
-                and error["relative_l2"] <= TIMES_EAGER * (eager["errors"][name]["relative_l2"] or math.inf)
-                for name, error in row["errors"].items()
-            )
-        else:
-            row["pass"] = None
-
-
-# ---- the report
-# -----------------------------------------------------------------------------------------------------------------
-
-
-def table(rows):
-    """A heading and a line per method."""
-    eager = next((row["time"]["median_ms"] for row in rows if row["method"] == "eager" and not row["not_run"]), None)
-    lines = ["method|ms|p10|p90|TFLOP/s|x eager|extra MiB|relative L2|max abs|of allowance|kernels|longest".split("|")]
-    for row in rows:
+        name = name_of(row)
+        row["not_run"] = row["not_run"] or lost.get(name)
         if row["not_run"]:
-            lines.append([row["method"], f"n/a: {row['not_run']}"])
             continue
-        ms, kernels = row["time"], row["kernels"]
-        worst = {key: worst_error(row["errors"], key) for key in ("relative_l2", "max_abs", "worst_share")}
-        text = lambda key, form: (
-            "n/a" if worst[key] is None else "not finite" if math.isinf(worst[key]) else format(worst[key], form)
-        )
-        verdict = " FAIL" if row.get("pass") is False else ""
-        lines.append(
-            [
-                row["method"],
-                *(f"{ms[key]:.3f}" for key in ("median_ms", "p10_ms", "p90_ms")),
-                f"{row['tflops']:.3g}",
-                "n/a" if eager is None else f"{eager / ms['median_ms']:.2f}",
-                f"{row['extra_bytes'] / 2**20:.1f}",
-                text("relative_l2", ".1e") + verdict,
-                text("max_abs", ".1e"),
-                text("worst_share", ".2f"),
-                "n/a" if kernels is None else str(len(kernels)),
-                row["kernels_reason"]
-                if kernels is None
-                else max(kernels, key=lambda kernel: kernel["us"])["name"].removeprefix("void ")[:60],
-            ]
-        )
-    return table_text(lines, free=True)
+        late[name] = times[name].pop("late_runs")
+        row["time"], row["tflops"] = times[name], flops / times[name]["median_ms"] / 1e9
+        row["flops"] = {"useful": flops, "executed": None, "executed_reason": "this comparison does not tell"}
+        keys = ("relative_l2", "max_abs", "worst_share")
+        row["error"] = {key: torch_measure.worst_error(found[name], key) for key in keys}
+        if problem["dtype"] != "fp32":
+            why = "told in fp32 alone: in 16 bits the allowance depends on what a method stores"
+            row["error"]["worst_share_reason"] = why
+        if row["ours"]:
+            row["verified"] = right(which, found[name], found.get("eager"), problem)
+        profile(row, starts[name])
+        for key, value in list(row.items()):
+            if value is None and key not in ("not_run", "verified", "product"):
+                row.setdefault(f"{key}_reason", "this comparison does not tell")
+    return rows, late
 
 
-def versions(build, why_no_steps):
+def right(which, errors, eager, problem):
+    """Whether the errors are as small as they must be; None where there is nothing to judge by."""
+    n, d = problem["seqlen"], problem["head_dim"]
+    if n < 16 or d < 8 or problem["batch"] * problem["heads"] * n * d < 1024:
+        return None  # too small: a correct result's errors need not average out
+    if problem["dtype"] == "fp32":
+        bounds = dict.fromkeys(errors, FP32_BOUND[which] * math.sqrt(max(1, n / 4096)))
+    elif eager:
+        bounds = {name: TIMES_EAGER * (error["relative_l2"] or math.inf) for name, error in eager.items()}
+    else:
+        return None
+    found = {name: error["relative_l2"] for name, error in errors.items()}
+    return all(value is not None and value <= bounds[name] for name, value in found.items())
+
+
+def versions():
     triton = None
     if importlib.util.find_spec("triton"):
         import triton as module
@@ -342,35 +282,30 @@ def versions(build, why_no_steps):
         "triton": triton,
         "driver": driver_version(),
         "python": platform.python_version(),
-        "steps": build,
-        "steps_reason": why_no_steps,
     }
 
 
-def make_tensors(problem, device="cuda"):
+def make_tensors(problem, seed=0, device="cuda"):
     """q, k, v, d_o: standard normal, v with mean 0.5 (with mean 0 the outputs shrink as 1/sqrt(N) and hide errors)."""
-    generator = torch.Generator(device).manual_seed(problem.seed)
-    shape = (problem.batch, problem.heads, problem.seqlen, problem.head_dim)
+    generator = torch.Generator(device).manual_seed(seed)
+    shape = [problem[key] for key in ("batch", "heads", "seqlen", "head_dim")]
     q, k, v, d_o = (torch.randn(shape, generator=generator, device=device) for _ in range(4))
-    return tuple(x.to(getattr(torch, TORCH_DTYPES[problem.dtype])) for x in (q, k, v + 0.5, d_o))
+    return tuple(x.to(getattr(torch, TORCH_DTYPES[problem["dtype"]])) for x in (q, k, v + 0.5, d_o))
 
 
-def both_passes(problem, methods, passes, seconds, told=lambda which, rows: None):
-    """({pass: rows}, the clock) of the methods at one problem. Raises RuntimeError (out of memory too)."""
+def every_pass(problem, methods, passes, seconds, seed=0, repeat=None):
+    """Yields (pass, rows, late runs, the clock) of the methods at one problem. Raises RuntimeError (out of memory
+    too)."""
     torch.set_float32_matmul_precision("highest")  # no TF32 in eager's products
-    forget_imports()
-    tensors = make_tensors(problem)
-    truth = reference(*tensors[:3], tensors[3] if "backward" in passes else None, problem.causal)
-    clock = Clock(torch.cuda.get_device_properties(0).L2_cache_size)
-    found = {}
+    torch_measure.forget_imports()
+    tensors = make_tensors(problem, seed)
+    truth = torch_measure.reference(*tensors[:3], tensors[3] if "backward" in passes else None, problem["causal"])
+    clock = torch_measure.Clock(torch.cuda.get_device_properties(0).L2_cache_size)
     for which in passes:
-        found[which] = run_pass(which, methods, tensors, truth, clock, problem, seconds)
-        told(which, found[which])
-    return found, clock
+        yield which, *run_pass(which, methods, tensors, truth, clock, problem, repeat, seconds), clock
 
 
 # ---- PyTorch's rows of the speedup table: measure_rows.py calls these in a process of their own
-# -----------------------------
 
 
 def begin():
@@ -379,29 +314,25 @@ def begin():
         return {"missing": f"PyTorch is not installed ({why_no_torch})"}
     if not torch.cuda.is_available():
         return {"missing": f"PyTorch {torch.__version__} sees no CUDA GPU"}
-    return {"versions": versions(None, None)}
+    return {"versions": versions()}
 
 
-def rows_of(asked):
-    """{pass: rows} of the passes and methods asked for; {"failed": why} after an error that leaves the process
+def rows_of(problem, passes, names):
+    """{"rows": those of the passes and methods asked for}; {"failed": why} after an error that leaves the process
     unusable."""
-    problem = types.SimpleNamespace(**asked, repeat=None, seed=0)
-    methods = [
-        method for method in torch_methods(problem.seqlen, problem.causal, "cuda") if method.name in problem.methods
-    ]
+    methods = [m for m in torch_methods(problem["seqlen"], problem["causal"], "cuda") if m.name in names]
     try:
-        found, _ = both_passes(problem, methods, problem.passes, SECONDS["table"])
+        rows = [row for _, found, *_ in every_pass(problem, methods, passes, SECONDS["table"]) for row in found]
     except torch.cuda.OutOfMemoryError as error:
-        rows = [{"method": method.name, "not_run": first_line(error)} for method in methods]
-        found = dict.fromkeys(problem.passes, rows)
+        empty = lambda method, which: empty_row(method.name, method.title, False, which, None, problem)
+        rows = [empty(method, which) | {"not_run": first_line(error)} for which in passes for method in methods]
     except RuntimeError as error:
         return {"failed": first_line(error)}
     torch.cuda.empty_cache()
-    return found
+    return {"rows": rows}
 
 
 # ---- command line
-# -----------------------------------------------------------------------------------------------------
 
 
 def our_methods(options):
@@ -418,67 +349,59 @@ def our_methods(options):
     return step_methods(steps, programs, options.dtype, options.causal), steps.build, None
 
 
+def report(which, rows, gpu):
+    """A pass as lines for a terminal: the table that documents have, then what PyTorch ran, and what failed."""
+    of_pass = {gpu: {"rows": [{**row, "gpu": gpu, "set": "other"} for row in rows]}}
+    yield f"\n{which}" + (" (extra memory: forward and backward, beyond o, dq, dk, dv)" if which != "forward" else "")
+    yield from table_text(speedup_table(of_pass))
+    for row in rows:
+        if row["kernels"] and not row["ours"]:
+            longest = max(row["kernels"], key=lambda kernel: kernel["time_ms"])["name"]
+            yield f"longest kernel of {row['method']}: {longest.removeprefix('void ')[:80]}"
+
+
 def compare(options):
     """Runs everything; returns (result, ok)."""
     ours, build, why_no_steps = our_methods(options)
-    problem = {
-        key: getattr(options, key) for key in ("dtype", "batch", "heads", "seqlen", "head_dim", "causal", "seed")
-    }
-    v = versions(build, why_no_steps)
+    problem = {key: getattr(options, key) for key in CONFIGURATION}
+    v = versions() | {"steps": build, "steps_reason": why_no_steps}
     print(
         f"{v['gpu']}, driver {v['driver'] or 'n/a'}; PyTorch {v['torch']} (CUDA {v['cuda_of_torch']}, "
-        f"cuDNN {v['cudnn']}, "
-        f"Triton {v['triton'] or 'n/a'}), Python {v['python']}"
-    )
-    print(f"steps: {build or 'n/a: ' + why_no_steps}")
-    print(
+        f"cuDNN {v['cudnn']}, Triton {v['triton'] or 'n/a'}), Python {v['python']}\n"
+        f"steps: {build or 'n/a: ' + why_no_steps}\n"
         f"{options.dtype}, batch {options.batch}, heads {options.heads}, N {options.seqlen}, d {options.head_dim}"
         f"{', causal' if options.causal else ''}; TF32 off"
     )
-
-    def told(which, rows):
-        print(
-            f"\n{which}{'' if which == 'forward' else ' (extra MiB: forward and backward together, beyond o, dq, dk, dv)'}"
-        )
-        print("\n".join(table(rows)), flush=True)
-
-    passes = ("forward",) if options.no_backward else ("forward", "backward")
-    methods = [*torch_methods(options.seqlen, options.causal, "cuda"), *ours]
-    found, clock = both_passes(options, methods, passes, SECONDS["compare"], told)
+    passes = ("forward",) if options.no_backward else tuple(FLOPS)
+    methods, rows = [*torch_methods(options.seqlen, options.causal, "cuda"), *ours], []
+    for which, found, late, clock in every_pass(
+        problem, methods, passes, SECONDS["compare"], options.seed, options.repeat
+    ):
+        print("\n".join(report(which, found, slug(v["gpu"]))), flush=True)
+        if told := ", ".join(f"{name} {count}" for name, count in late.items() if count):
+            print(f"runs that the GPU reached before the host had enqueued them (launch time in the figure): {told}")
+        rows += found
     flush = {"bytes": clock.flush_bytes, "passes": clock.passes, "ms": clock.passes * clock.pass_ms}
     print(f"\nL2 flush before each run: {flush['passes']} reads of {flush['bytes'] / 1e6:.0f} MB, {flush['ms']:.2f} ms")
-    ran = [row for rows in found.values() for row in rows if not row["not_run"]]
-    late = ", ".join(f"{row['method']} {row['time']['late_runs']}" for row in ran if row["time"]["late_runs"])
-    if late:
-        print(f"runs that the GPU reached before the host had enqueued them (launch time in the figure): {late}")
-    failed = [row["method"] for row in ran if row.get("pass") is False]
-    judged = any(row.get("pass") for row in ran)
-    rule = (
-        "at most 1e-6, gradients 2e-6 (times sqrt(N/4096) beyond 4096)"
-        if options.dtype == "fp32"
-        else f"at most {TIMES_EAGER}x eager's"
-    )
-    print(
-        f"exactness of the steps (relative L2 {rule}): "
-        f"{'FAIL: ' + ', '.join(failed) if failed else 'PASS' if judged else 'not judged'}"
-    )
-    return {"kind": "compare_pytorch", "versions": v, "problem": problem, **found, "flush": flush}, not failed
+    failed = [f"{name_of(row)} ({row['pass']})" for row in rows if row["verified"] is False]
+    rule = "1e-6, gradients 2e-6 (times sqrt(N/4096) beyond 4096)" if options.dtype == "fp32" else "twice eager's"
+    verdict = "PASS" if any(row["verified"] for row in rows) else "not judged"
+    if failed:
+        verdict = f"FAIL: {', '.join(failed)}"
+    print(f"exactness of the steps (relative L2 at most {rule}): {verdict}")
+    told = {"kind": "compare_pytorch", "versions": v, "problem": {**problem, "seed": options.seed}}
+    return {**told, "rows": rows, "flush": flush}, not failed
 
 
 def parse(arguments=None):
     parser = OneLineParser(__doc__)
     parser.add_argument("--dtype", choices=tuple(TORCH_DTYPES), default="fp16")
-    parser.add_argument("--batch", type=positive, default=4)
-    parser.add_argument("--heads", type=positive, default=32)
-    parser.add_argument("--seqlen", type=positive, default=4096)
-    parser.add_argument("--head-dim", type=positive, default=64)
-    parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--no-backward", action="store_true")
-    parser.add_argument("--no-steps", action="store_true", help="PyTorch alone")
+    for flag, usual in (("--batch", 4), ("--heads", 32), ("--seqlen", 4096), ("--head-dim", 64)):
+        parser.add_argument(flag, type=positive, default=usual)
+    for flag, what in (("--causal", None), ("--no-backward", None), ("--no-steps", "PyTorch alone")):
+        parser.add_argument(flag, action="store_true", help=what)
     parser.add_argument("--library", help="libattention_steps.so, its programs beside it (the newest in build*/)")
-    parser.add_argument(
-        "--repeat", type=positive, help="rounds of timed runs (at least 20, and half a second per method)"
-    )
+    parser.add_argument("--repeat", type=positive, help="rounds of timed runs (20, and half a second per method)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=pathlib.Path, help="writes everything, kernels' names too, to this file")
     options = parser.parse_args(arguments)
@@ -488,12 +411,9 @@ def parse(arguments=None):
 
 def main():
     options = parse()
-    instead = "./step04 and plots/measuring/swap_check.py run without a GPU, on the CPU executor"
-    missing = begin().get("missing")
-    if missing:
-        raise Stop(
-            f"{missing}, and there is nothing to time without both (PyTorch 2.3 or newer); {instead}", CANNOT_SERVE
-        )
+    if missing := begin().get("missing"):
+        needed = "and there is nothing to time without both (PyTorch 2.3 or newer)"
+        raise Stop(f"{missing}, {needed}; {ON_CPU}", CANNOT_SERVE)
     try:
         result, ok = compare(options)
     except StepError as error:

@@ -20,54 +20,38 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.documents import measured
 from plots.measuring import measure_rows
-from plots.programs import described
-from plots.results import (
-    SCHEMA,
-    ResultsError,
-    configuration,
-    configuration_text,
-    driver_version,
-    load,
-    name_of,
-    read,
-    save,
-    slug,
-)
-from plots.script import REPOSITORY, OneLineParser, Stop, end_with, positive, table_text
-from plots.tables import result_tables
+from plots.programs import CANNOT_SERVE, PRODUCTS, described
+from plots.results import SCHEMA, ResultsError, configuration, configuration_text, driver_version, load, name_of
+from plots.results import read, save, slug
+from plots.script import REPOSITORY, OneLineParser, Stop, end_with, positive
+from plots.tables import steps_table
 from plots.tables.speedup_table import RESULTS, print_tables
 
 EXECUTOR_PROBLEM = {"batch": 1, "heads": 2, "seqlen": 512}
 
 
 # ---- which problems
-# ---------------------------------------------------------------------------------------------------
-
-
-def causals(options):
-    return (False, True) if options.causal is None else (options.causal,)
 
 
 def chosen_problems(options, dtypes):
     """All configurations of the command line, in order, and of these the shard's."""
     dtypes, head_dims = options.dtype or dtypes, options.head_dim or (64, 128)
+    causals = (False, True) if options.causal is None else (options.causal,)
     seqlens = options.seqlen or (measure_rows.SEQLENS if options.full else (measure_rows.HEADLINE,))
-    scaling = options.full and "fp16" in dtypes and 64 in head_dims and False in causals(options)
+    full = options.full and "fp16" in dtypes and 64 in head_dims and False in causals
     sizes = (options.batch, options.heads)
-    return dealt(measure_rows.problems(dtypes, head_dims, causals(options), seqlens, scaling, *sizes), options)
+    return dealt(measure_rows.problems(dtypes, head_dims, causals, seqlens, full, *sizes), options)
 
 
 def chosen_sweeps(options, dtypes):
     """The problems at which step04's tiles are swept: the headline's, not causal. bf16 has the shapes and the times of
     fp16."""
-    wanted = [dtype for dtype in options.dtype or dtypes if dtype != "bf16"]
-    headline = (measure_rows.HEADLINE,)
+    wanted, headline = [dtype for dtype in options.dtype or dtypes if dtype != "bf16"], [measure_rows.HEADLINE]
     if options.causal or not set(headline) <= set(options.seqlen or headline):
         return []
     sizes = (options.batch, options.heads)
-    return dealt(
-        measure_rows.problems(wanted, options.head_dim or (64, 128), (False,), headline, False, *sizes), options
-    )
+    found = measure_rows.problems(wanted, options.head_dim or (64, 128), (False,), headline, False, *sizes)
+    return dealt(found, options)
 
 
 def dealt(everything, options):
@@ -78,7 +62,6 @@ def dealt(everything, options):
 
 
 # ---- measuring
-# --------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -102,33 +85,30 @@ def begin(path, options, figures, torch):
     if built and options.commit and built != options.commit:
         raise ResultsError(f"--commit {options.commit}: the steps were built from {built}")
     commit = built or options.commit
+    here, of_torch = figures["versions"], torch.versions or {}
     versions = {
         "driver": driver_version(),
-        **{key: figures["versions"][key] for key in ("cuda_toolkit", "compiler")},
+        **{key: here[key] for key in ("cuda_toolkit", "compiler")},
         "python": platform.python_version(),
-        **{key: (torch.versions or {}).get(key) for key in ("torch", "cuda_of_torch", "cudnn", "triton")},
+        **{key: of_torch.get(key) for key in ("torch", "cuda_of_torch", "cudnn", "triton")},
     }
-    reasons = {
-        "driver": "nvidia-smi does not tell",
-        "cuda_toolkit": "built without CUDA",
-        "triton": "not installed" if torch.versions else torch.missing,
-    }
+    reasons = {"driver": "nvidia-smi does not tell", "cuda_toolkit": here.get("cuda_toolkit_reason")}
+    reasons |= {"triton": "not installed"} if torch.versions else {}
     versions |= {f"{key}_reason": reasons.get(key, torch.missing) for key, value in versions.items() if value is None}
-    device = {
-        key: value for key, value in figures.items() if key != "findings"
-    }  # they are this machine's, with its paths
     result = {
         "schema": SCHEMA,
         "gpu": figures["gpu"]["name"],
         "date": datetime.date.today().isoformat(),
         "commit": commit,
         "versions": versions,
-        "device": device,
+        "device": {
+            key: value for key, value in figures.items() if key != "findings"
+        },  # which have this machine's paths
         "rows": [],
         "sweeps": [],
     }
     if commit is None:
-        result["commit_reason"] = "built outside of a git repository"
+        result["commit_reason"] = here.get("git_commit_reason", "step00 does not tell")
     if path.is_file():
         old = read(path)
         if all(old[key] == result[key] for key in ("gpu", "commit", "versions")):
@@ -163,11 +143,8 @@ def measure(options, programs, figures, path, torch):
     chosen = chosen_problems(options, dtypes)
     for n, problem in enumerate(chosen, 1):
         others = [row for row in result["rows"] if configuration(row) != configuration(problem)]
-        have = {
-            (row["method"], row["pass"], row["product"])
-            for row in result["rows"]
-            if configuration(row) == configuration(problem)
-        }
+        mine = [row for row in result["rows"] if configuration(row) == configuration(problem)]
+        have = {(row["method"], row["pass"], row["product"]) for row in mine}
         name = f"[{n}/{len(chosen)}] {configuration_text(problem)}"
         if options.resume and measure_rows.expected_keys(programs, problem, bool(torch.versions)) <= have:
             print(f"{name}: kept", flush=True)
@@ -175,8 +152,10 @@ def measure(options, programs, figures, path, torch):
         rows, parts = measure_rows.measure_problem(programs, problem, torch)
         result["rows"] = others + rows
         save(result, path)
-        took = f"{sum(seconds for _, seconds in parts):.1f} s ({', '.join(f'{what} {seconds:.1f}' for what, seconds in parts)})"
-        print(f"{name}: {took}, {sum(row['not_run'] is None for row in rows)} of {len(rows)} rows", flush=True)
+        took = f"{sum(seconds for _, seconds in parts):.1f} s"
+        each = ", ".join(f"{what} {seconds:.1f}" for what, seconds in parts)
+        ran = sum(row["not_run"] is None for row in rows)
+        print(f"{name}: {took} ({each}), {ran} of {len(rows)} rows", flush=True)
         for row in rows:
             if row["not_run"]:
                 print(f"    {name_of(row)} {row['pass']}: {row['not_run']}", flush=True)
@@ -201,53 +180,23 @@ def run(options, programs, figures):
     return 0 if right else 1
 
 
-def run_executor(options, programs, no_gpu):
-    """Traffic and exactness by the CPU executor: no time, no speedup, no file."""
+def run_executor(options, no_gpu):
+    """Traffic and exactness by the CPU executor: no speedup, no file."""
     print(
-        f"{no_gpu}: traffic and exactness by the CPU executor. Times and speedups need a GPU; no results "
-        "file is written"
+        f"{no_gpu}: traffic and exactness by the CPU executor. Times and speedups need a GPU; no results file is written"
     )
-    right = True
-    sizes = {key: getattr(options, key) or EXECUTOR_PROBLEM[key] for key in ("batch", "heads")}
-    for problem in [
-        {"dtype": dtype, **sizes, "seqlen": seqlen, "head_dim": head_dim, "causal": causal}
-        for dtype in options.dtype or measure_rows.DTYPES
-        for seqlen in options.seqlen or (EXECUTOR_PROBLEM["seqlen"],)
-        for head_dim in options.head_dim or (64,)
-        for causal in causals(options)
-    ]:
-        lines = [
-            ["method", "exact", "of allowance", "relative L2", "HBM expected", "requested", "extra memory", "kernels"]
-        ]
-        for program, product in measure_rows.runs_of(programs, problem):
-            if program["devices"]["cpu"]:
-                rows = measure_rows.program_rows(program, product, problem, ["--device", "cpu"])
-                right = right and not any(row["verified"] is False for row in rows)
-                lines += map(executor_line, rows)
-        print(f"\n{configuration_text(problem)}")
-        print("\n".join(table_text(lines)), flush=True)
-    return 0 if right else 1
-
-
-def executor_line(row):
-    label, size = result_tables.label(row), result_tables.size
-    if row["not_run"] is not None:
-        return [label, f"{'FAIL' if row['verified'] is False else 'n/a'}: {row['not_run']}"]
-    requested = row["requested_expected_bytes"]
-    return [
-        label,
-        "PASS",
-        result_tables.share(row),
-        result_tables.error(row),
-        size(row["hbm_expected_bytes"], row["hbm_at_least"]),
-        size(requested["load"] + requested["store"]),
-        f"{size(row['extra_bytes'])} ({row['grows']})",
-        str(row["kernel_count"]),
-    ]
+    here, codes = [p for p in steps_table.steps_in(options.folder) if p["devices"]["cpu"]], set()
+    options.head_dim = options.head_dim or [64]
+    for key, usual in EXECUTOR_PROBLEM.items():
+        setattr(options, key, getattr(options, key) or ([usual] if key == "seqlen" else usual))
+    for problem in chosen_problems(options, measure_rows.DTYPES):
+        for product in PRODUCTS if problem["dtype"] == "fp32" else (None,):
+            print()
+            codes.add(steps_table.show(here, ["--device", "cpu", *measure_rows.flags_of(problem, product)]))
+    return max(codes - {CANNOT_SERVE}, default=0)
 
 
 # ---- command line
-# -----------------------------------------------------------------------------------------------------
 
 
 def shard(text):
@@ -260,41 +209,32 @@ def shard(text):
 def main():
     parser = OneLineParser(__doc__)
     every_n = ", ".join(map(str, sorted(measure_rows.SEQLENS)))
-    parser.add_argument(
-        "--folder", default=REPOSITORY / "build", type=pathlib.Path, help="where the executables are (build)"
-    )
-    parser.add_argument("--dtype", nargs="+", choices=measure_rows.DTYPES, help="(all that the GPU has)")
-    parser.add_argument("--head-dim", nargs="+", type=positive, help="(64 128)")
-    parser.add_argument("--causal", action=argparse.BooleanOptionalAction, help="(both)")
-    parser.add_argument("--seqlen", nargs="+", type=positive, help=f"({measure_rows.HEADLINE})")
-    parser.add_argument("--batch", type=positive, help="(4, from 8192 tokens 1)")
-    parser.add_argument("--heads", type=positive, help="(2048 / head_dim)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--folder", default=REPOSITORY / "build", type=pathlib.Path, help="where the executables are (build)")
+    add("--dtype", nargs="+", choices=measure_rows.DTYPES, help="(all that the GPU has)")
+    add("--head-dim", nargs="+", type=positive, help="(64 128)")
+    add("--causal", action=argparse.BooleanOptionalAction, help="(both)")
+    add("--seqlen", nargs="+", type=positive, help=f"({measure_rows.HEADLINE})")
+    add("--batch", type=positive, help="(4, from 8192 tokens 1)")
+    add("--heads", type=positive, help="(2048 / head_dim)")
+    against = f"and 16 heads up to {max(measure_rows.SCALING_SEQLENS)}, one up to {max(measure_rows.LONG_SEQLENS)}"
+    add(
         "--full",
         action="store_true",
-        help=f"N of {every_n}, and time and memory against N up to {max(measure_rows.SCALING_SEQLENS)}",
+        help=f"N of {every_n}, {against} tokens, and 1 to {max(measure_rows.HEADS)} heads",
     )
-    parser.add_argument(
-        "--shard",
-        type=shard,
-        default=(0, 1),
-        metavar="I/N",
-        help="the I-th of N parts of the configurations (0/1), for several GPUs; give each its --out",
-    )
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        help="the results file (docs/results/<gpu>.json, and then the documents are rewritten too)",
-    )
-    parser.add_argument("--resume", action="store_true", help="measure only what the file lacks")
-    parser.add_argument("--commit", help="the sources' commit, where they are no git repository")
+    parts = "the I-th of N parts of the configurations (0/1), for several GPUs; give each its --out"
+    add("--shard", type=shard, default=(0, 1), metavar="I/N", help=parts)
+    out = "the results file (docs/results/<gpu>.json, and then the documents are rewritten too)"
+    add("--out", type=pathlib.Path, help=out)
+    add("--resume", action="store_true", help="measure only what the file lacks")
+    add("--commit", help="the sources' commit, where they are no git repository")
     options = parser.parse_args()
     parser.writable(options.out)
     if options.shard != (0, 1) and options.out is None:
         parser.error("--shard needs --out: each shard a file of its own")
     figures, no_gpu = measure_rows.device_figures(options.folder)
-    programs = described(options.folder)
-    return run_executor(options, programs, no_gpu) if no_gpu else run(options, programs, figures)
+    return run_executor(options, no_gpu) if no_gpu else run(options, described(options.folder), figures)
 
 
 if __name__ == "__main__":

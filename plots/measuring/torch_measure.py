@@ -19,14 +19,12 @@ def forget_imports():
 
 
 # ---- error: the float64 truth
-# -----------------------------------------------------------------------------------------------
 
 
 FLUSHED = 2.0**-126 / 1e-6  # in units of tol: what fp32 may lose of one weight
 
 # What an element may be off by in units of tol stands beside the truth under "allowance of o" and so on, in fp32 alone:
-# there it is the
-# sum of docs/exactness.md, while in 16 bits it also depends on what a method stores between its kernels.
+# there it is the sum of docs/exactness.md, while in 16 bits it also depends on what a method stores between its kernels.
 ALLOWANCE = "allowance of "
 
 
@@ -72,9 +70,8 @@ def reference(q, k, v, d_o, causal, chunk_bytes=1 << 30):
             heads(result["dk"])[head] += ds.T @ q64
             heads(result["dv"])[head] += p.T @ do64
             if allowances:
-                weighted = weighted.maximum(
-                    p * lse.abs() / 3 + FLUSHED
-                )  # a backward that recomputes P takes LSE as it was rounded
+                # A backward that recomputes P takes LSE as it was rounded.
+                weighted = weighted.maximum(p * lse.abs() / 3 + FLUSHED)
                 heads(result[ALLOWANCE + "dv"])[head] += weighted.T @ do64.abs()
                 weighted *= scale * (do64.abs() @ v64.abs().T + (do64 * o64).abs().sum(-1, keepdim=True))
                 heads(result[ALLOWANCE + "dq"])[head, part] = weighted @ k64.abs()
@@ -103,14 +100,12 @@ def errors(outputs, truth):
 
 
 def worst_error(found, key):
-    """The largest of the outputs' errors; infinite when one of them is not finite, None where the key is not told."""
-    if any(key not in error for error in found.values()):
-        return None
-    return max(math.inf if error[key] is None else error[key] for error in found.values())
+    """The largest of the outputs' errors; None when one of them is not finite, or not told."""
+    values = [error.get(key) for error in found.values()]
+    return None if None in values else max(values)
 
 
 # ---- time, memory, kernels
-# ------------------------------------------------------------------------------------------------
 
 
 class Clock:
@@ -225,7 +220,7 @@ def extra_bytes(work, result_bytes):
 
 
 def kernels_of(work):
-    """[(name, microseconds)] of the kernels that `work` launches, in order, and the number of copies and fills. By
+    """[(name, microseconds)] of the kernels that `work` launches, in order, without copies and fills. By
     torch.profiler, which sees every kernel of the process, the steps' too."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of cycles, which this has one of
@@ -235,12 +230,11 @@ def kernels_of(work):
     del result
     events = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     events.sort(key=lambda event: event.time_range.start)
-    kernels = [
-        (event.name, event.time_range.elapsed_us()) for event in events if not re.match(r"Mem(cpy|set)", event.name)
-    ]
-    return kernels, len(events) - len(kernels)
+    copy = re.compile(r"Mem(cpy|set)")
+    return [(event.name, event.time_range.elapsed_us()) for event in events if not copy.match(event.name)]
 
 
 def first_line(error):
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    # Which processes hold the GPU's memory follows, and is nobody's business.
+    return re.sub(r"(CUDA out of memory\. Tried to allocate [\d.]+ \w+).*", r"\1", line)

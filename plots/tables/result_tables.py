@@ -4,18 +4,8 @@ anything but a row's or the quotient of two rows'. Needs the standard library on
 import math
 import statistics
 
-from plots.results import (
-    CONFIGURATION,
-    ResultsError,
-    at,
-    beside,
-    name_of,
-    one_row,
-    one_sweep,
-    place,
-    rows,
-    tile_product,
-)
+from plots.results import CONFIGURATION, ResultsError, at, beside, name_of, on_product, one_row, one_sweep, place, rows
+from plots.results import tile_product
 from plots.script import bytes_text
 
 # What a row's speedup is quoted over: (method, heading). "over step01" stands beside the others, never alone.
@@ -27,26 +17,23 @@ OVER = {
         ("step01", "over step01"),
     ),
     "backward": (("step05 standard backward", "over standard"), ("eager", "over eager")),
+    "both": (("eager", "over eager"),),
 }
 NOTHING = "n/a: not measured (`make table` measures it)"
 BYTES_PER_ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 # ---- cells
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def label(row):
     """ "step04 online softmax", "step05 recompute backward on tensor cores", "PyTorch SDPA flash"."""
     if not row["ours"]:
         return f"PyTorch {row['method']}"
-    # A method of step05 has its own name; the title is the step's.
-    name = (
-        row["method"]
-        if " " in row["method"] or row["title"] in (None, "", row["method"])
-        else f"{row['method']} {row['title']}"
-    )
-    return name + name_of(row).removeprefix(row["method"])
+    titled = (
+        row["title"] not in (None, "", row["method"]) and " " not in row["method"]
+    )  # one of several has its own name
+    return on_product(f"{row['method']} {row['title']}" if titled else row["method"], row["product"])
 
 
 def milliseconds(value):
@@ -77,7 +64,7 @@ def share(row):
 
 
 # ---- tables: lists of lines of cells, the heading first. A line of two cells is a row that did not run, a line of one
-# cell a note. ----
+# cell a note
 
 
 def speedup_table(results, **wanted):
@@ -92,45 +79,27 @@ def speedup_table(results, **wanted):
         return None
     bases = [(beside(results, found[0], method), heading) for method, heading in OVER[found[0]["pass"]]]
     bases = [(base, heading) for base, heading in bases if base is not None]
-    step01 = [entry for entry in bases if entry[1] == "over step01"]
-    others = [entry for entry in bases if entry not in step01]
-    step01 = step01 if others else []
-    shares = lambda cell: [cell] if found[0]["dtype"] == "fp32" else []
-    lines = [
-        [
-            "method",
-            "ms",
-            *(heading for _, heading in others),
-            "TFLOP/s",
-            "HBM expected",
-            "HBM measured",
-            "extra memory",
-            "relative L2",
-            *shares("of allowance"),
-            "kernels",
-            *(heading for _, heading in step01),
-        ]
+    step01 = [entry for entry in bases if entry[1] == "over step01"] if len(bases) > 1 else []
+    over = lambda entries: [(heading, lambda row, base=base: times(speedup(row, base))) for base, heading in entries]
+    number = lambda key, form: lambda row: "n/a" if row[key] is None else format(row[key], form)
+    hbm = [
+        ("HBM expected", lambda row: size(row["hbm_expected_bytes"], row["hbm_at_least"])),
+        ("HBM measured", lambda row: size(row["hbm_measured_bytes"])),
     ]
-    for row in found:
-        if row["not_run"] is not None:
-            lines.append([label(row), f"n/a: {row['not_run']}"])
-            continue
-        lines.append(
-            [
-                label(row),
-                milliseconds(row["time"]["median_ms"]),
-                *(times(speedup(row, base)) for base, _ in others),
-                "n/a" if row["tflops"] is None else f"{row['tflops']:.3g}",
-                size(row["hbm_expected_bytes"], row["hbm_at_least"]),
-                size(row["hbm_measured_bytes"]),
-                size(row["extra_bytes"]) + (f" ({row['grows']})" if row["grows"] else ""),
-                error(row),
-                *shares(share(row)),
-                "n/a" if row["kernel_count"] is None else str(row["kernel_count"]),
-                *(times(speedup(row, base)) for base, _ in step01),
-            ]
-        )
-    return lines
+    columns = [
+        ("method", label),
+        ("ms", lambda row: milliseconds(row["time"]["median_ms"])),
+        *over(entry for entry in bases if entry[1] != "over step01"),
+        ("TFLOP/s", number("tflops", ".3g")),
+        *(hbm if any(row["hbm_expected_bytes"] for row in found) else []),
+        ("extra memory", lambda row: size(row["extra_bytes"]) + (f" ({row['grows']})" if row["grows"] else "")),
+        ("relative L2", error),
+        *([("of allowance", share)] if found[0]["dtype"] == "fp32" else []),
+        ("kernels", number("kernel_count", "d")),
+        *over(step01),  # beside the others, never alone
+    ]
+    line = lambda row: [label(row), f"n/a: {row['not_run']}"] if row["not_run"] else [cell(row) for _, cell in columns]
+    return [[heading for heading, _ in columns], *map(line, found)]
 
 
 def times_table(results, columns, over=None, **wanted):
@@ -218,34 +187,19 @@ def exponent(points):
 def article_table(results, **wanted):
     """The article's four lines, naive against flash: kernels, where the N x N matrix lies, memory against N, exactness.
     From the rows of one configuration, and from the scaling set for the exponent."""
-    methods = ("step02", "eager", "step04", "SDPA flash")
-    found = {method: one_row(results, method=method, **wanted) for method in methods}
-    found = {method: row for method, row in found.items() if row is not None and row["not_run"] is None}
+    pair = lambda kind, *methods: [(kind, one_row(results, method=method, **wanted)) for method in methods]
+    found = pair("naive", "step02", "eager") + pair("flash", "step04", "SDPA flash")
+    found = [(kind, row) for kind, row in found if row is not None and row["not_run"] is None]
     if not found:
         return None
-    lines = [
-        [
-            "",
-            *(
-                f"{'naive' if method in ('step02', 'eager') else 'flash'}: {label(row)}"
-                for method, row in found.items()
-            ),
-        ]
+    line = lambda what, cell: [what, *(cell(row) for _, row in found)]
+    return [
+        ["", *(f"{kind}: {label(row)}" for kind, row in found)],
+        line("kernels", lambda row: "n/a" if row["kernel_count"] is None else str(row["kernel_count"])),
+        line("N × N matrix", matrix_place),
+        line("memory beyond Q, K, V, O", lambda row: f"{size(row['extra_bytes'])}, {growth(results, row)}"),
+        line("exactness (relative L2 against float64)", lambda row: error(row) + ", PASS" * (row["verified"] or False)),
     ]
-    lines.append(
-        ["kernels", *("n/a" if row["kernel_count"] is None else str(row["kernel_count"]) for row in found.values())]
-    )
-    lines.append(["N × N matrix", *(matrix_place(row) for row in found.values())])
-    lines.append(
-        ["memory beyond Q, K, V, O", *(f"{size(row['extra_bytes'])}, {growth(results, row)}" for row in found.values())]
-    )
-    lines.append(
-        [
-            "exactness (relative L2 against float64)",
-            *(error(row) + (", PASS" if row["verified"] else "") for row in found.values()),
-        ]
-    )
-    return lines
 
 
 def matrix_place(row):
@@ -273,7 +227,6 @@ def growth(results, row):
 
 
 # ---- text
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def markdown(lines):
@@ -291,24 +244,15 @@ def markdown(lines):
 
 
 # ---- a single figure
-# --------------------------------------------------------------------------------------------------------
 
 
-UNITS = {
-    "B": 1,
-    "kB": 1e3,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "GB/s": 1e9,
-    "TB/s": 1e12,
-    "TFLOP/s": 1e12,
+UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "GB/s": 1e9, "TB/s": 1e12, "TFLOP/s": 1e12} | {
     "ms": 1,
     "us": 1e-3,
     "s": 1e3,
     "%": 0.01,
     "x": 1,
-}
+}  # of times in ms
 
 
 def value_of(results, field, wanted):

@@ -10,7 +10,11 @@ import os
 import sys
 
 NAME, FLAGS = sys.argv[1], sys.argv[2:]
-BACKWARDS = {"step05": ("standard backward", "recompute backward"), "step42": ("throw-away backward",)}
+METHODS = {
+    "step00": [],
+    "step05": [("forward", False), ("standard backward", True), ("recompute backward", True)],
+    "step42": [("throw-away backward", True)],
+}.get(NAME, [("forward", False)])
 MS = {
     "step01": 800,
     "step02": 400,
@@ -22,14 +26,6 @@ MS = {
 PROBLEM = ("dtype", "batch", "heads", "seqlen", "head_dim")
 
 
-def methods():
-    return (
-        [("forward", False), *((name, True) for name in BACKWARDS.get(NAME, ()))]
-        if NAME != "step42"
-        else [("throw-away backward", True)]
-    )
-
-
 def description():
     dtypes = ["fp16"] if NAME == "step42" else ["fp32", "fp16"]
     products = {"fp32": ["cuda-cores"] + ["tensor-cores"] * (NAME != "yardstick"), "fp16": ["tensor-cores"]}
@@ -37,8 +33,8 @@ def description():
         "id": NAME,
         "kind": {"step00": "device", "yardstick": "yardstick"}.get(NAME, "attention"),
         "title": f"title of {NAME}",
-        "methods": [] if NAME == "step00" else [{"name": name, "backward": backward} for name, backward in methods()],
-        "passes": sorted({"backward" if backward else "forward" for _, backward in methods()}, reverse=True),
+        "methods": [{"name": name, "backward": backward} for name, backward in METHODS],
+        "passes": sorted({"backward" if backward else "forward" for _, backward in METHODS}, reverse=True),
         "dtypes": dtypes,
         "default_dtype": dtypes[0],
         "products": {dtype: products[dtype] for dtype in dtypes},
@@ -48,74 +44,48 @@ def description():
 
 
 def device():
-    versions = {
-        "git_commit": os.environ.get("FAKE_STEP_COMMIT", "abc123") or None,
-        "cuda_toolkit": "13.0",
-        "compiler": "made up 1",
-    }
+    commit = os.environ.get("FAKE_STEP_COMMIT", "abc123") or None
+    versions = {"git_commit": commit, "cuda_toolkit": "13.0", "compiler": "made up 1"}
     return {
         "gpu": {"name": "NVIDIA Made Up 1"},
         "bytes_per_second": {"hbm_copy": 1.5e12},
         "findings": ["kept in /home/a"],
         "tile_products": [{"dtype": "fp32"}, {"dtype": "fp16"}],
-        "versions": versions,
+        "versions": versions if commit else {**versions, "git_commit_reason": "no git here"},
     }
 
 
 def method(name, backward, options, wrong):
     ms = MS.get(NAME, MS.get(name, 300)) * options.seqlen / 4096 / (2 if options.product == "tensor-cores" else 1)
     reason = {"hbm_measured_reason": "counters are off"} if options.traffic == "off" else {}
-    checks = [
-        {
-            "output": output,
-            "pass": not wrong,
-            "worst": 0.5,
-            "relative_l2": error,
-            "max_abs": 2 * error,
-            "reason": "worst at 1,2,3",
-        }
-        for output, error in (("dq", 1e-3), ("dk", 3e-3))
-    ]
+    check = {"pass": not wrong, "worst": 0.5, "reason": "worst at 1,2,3"}
+    time = {"median_ms": ms, "p10_ms": ms - 1, "p90_ms": ms + 1, "runs": 20, "emulated": False, "tflops": 1000 / ms}
+    traffic = {
+        "requested_expected_bytes": {"load": 3000, "store": 1000},
+        "hbm_expected_bytes": 5_000_000,
+        "hbm_at_least": NAME == "step01",
+        "hbm_measured_bytes": None if reason else 5_100_000,
+        **reason,
+        "requested_measured_bytes": None,
+        "requested_measured_reason": "counters are off",
+        "l2_to_sm_measured_bytes": 7,
+        "spill_bytes": {"load": 0, "store": 0},
+        "by_tensor": {"Q": {"hbm_expected_bytes": {"load": 10, "store": 2}}, "local": {}},
+    }
+    kernel = {"name": "attention", "time_ms": ms, "executed_flops": 22, "hbm_expected_bytes": 5_000_000}
     return {
         "name": name,
         "backward": backward,
         "ran": True,
-        "exactness": checks,
-        "traffic": {
-            "requested_expected_bytes": {"load": 3000, "store": 1000},
-            "hbm_expected_bytes": 5_000_000,
-            "hbm_at_least": NAME == "step01",
-            "hbm_measured_bytes": None if reason else 5_100_000,
-            **reason,
-            "requested_measured_bytes": None,
-            "requested_measured_reason": "counters are off",
-            "l2_to_sm_measured_bytes": 7,
-            "spill_bytes": {"load": 0, "store": 0},
-            "by_tensor": {"Q": {"hbm_expected_bytes": {"load": 10, "store": 2}}, "local": {}},
-        },
-        "time": None
-        if wrong
-        else {
-            "median_ms": ms,
-            "p10_ms": ms - 1,
-            "p90_ms": ms + 1,
-            "runs": 20,
-            "emulated": False,
-            "tflops": 1000 / ms,
-            "predicted_ms": None,
-            "predicted_ms_reason": "no figures",
-        },
+        "exactness": [
+            {"output": "dq", "relative_l2": 1e-3, "max_abs": 2e-3, **check},
+            {"output": "dk", "relative_l2": 3e-3, "max_abs": 6e-3, **check},
+        ],
+        "traffic": traffic,
+        "time": None if wrong else {**time, "predicted_ms": None, "predicted_ms_reason": "no figures"},
         "flops": {"useful": 11, "executed": 22},
         "memory": {"extra_bytes": 4096, "grows": "N"},
-        "kernels": [
-            {
-                "name": "attention",
-                "time_ms": ms,
-                "executed_flops": 22,
-                "hbm_expected_bytes": 5_000_000,
-                "hbm_measured_bytes": None,
-            }
-        ],
+        "kernels": [{**kernel, "hbm_measured_bytes": None}],
     }
 
 
@@ -145,25 +115,14 @@ def main():
     if options.sweep_tiles:
         if wrong:
             sys.exit("a tile's result was wrong")
-        sizes = {key: getattr(options, key) for key in PROBLEM}
-        return print(
-            json.dumps({"step": NAME, "gpu": "NVIDIA Made Up 1", "causal": options.causal, "best": "64x64", **sizes})
-        )
+        sizes = {key: getattr(options, key) for key in (*PROBLEM, "causal")}
+        return print(json.dumps({"step": NAME, "gpu": "NVIDIA Made Up 1", "best": "64x64", **sizes}))
     if os.environ.get("FAKE_STEP_CRASH") == NAME and options.traffic != "off":
         os.abort()
     tile = {"tile": None, "tile_reason": "a library's"} if NAME == "yardstick" else {"tile": "128x64"}
-    print(
-        json.dumps(
-            {
-                "step": NAME,
-                "title": f"title of {NAME}",
-                **tile,
-                "verdict": "FAIL" if wrong else "PASS",
-                "failures": [],
-                "methods": [method(*names, options, wrong) for names in methods()],
-            }
-        )
-    )
+    methods = [method(*names, options, wrong) for names in METHODS]
+    told = {"step": NAME, "title": f"title of {NAME}", "verdict": "FAIL" if wrong else "PASS", "failures": []}
+    print(json.dumps({**told, **tile, "methods": methods}))
     sys.exit(1 if wrong else 0)
 
 

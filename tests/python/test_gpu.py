@@ -36,52 +36,33 @@ class OnTheGpu(unittest.TestCase):
         cls.programs = [program for program in described(BUILD) if program["kind"] == "attention"]
         cls.dtypes = [dtype for dtype in BOUND if dtype != "bf16" or capability() >= 80]
 
-    def script(self, name, *flags):
-        command = [sys.executable, REPOSITORY / "plots" / "measuring" / name, *flags, "--library", self.steps.path]
-        return subprocess.run([str(word) for word in command], capture_output=True, encoding="utf-8")
+    def script(self, name, flags):
+        script = REPOSITORY / "plots" / "measuring" / name
+        words = [sys.executable, script, *flags.split(), "--library", self.steps.path]
+        return subprocess.run([str(word) for word in words], capture_output=True, encoding="utf-8")
 
     def test_every_step(self):
-        """Each in each product and shape that it serves; at least one shape of every step that is for this GPU."""
+        """Each in each product, pass and shape that it serves; at least one shape of every step that is for this
+        GPU."""
         served = set()
         for dtype in self.dtypes:
             for seqlen, head_dim, causal in ((300, 64, True), (77, 40, False), (129, 128, True)):
-                problem = compare_pytorch.parse(
-                    [
-                        "--dtype",
-                        dtype,
-                        "--batch",
-                        "2",
-                        "--heads",
-                        "3",
-                        "--seqlen",
-                        str(seqlen),
-                        "--head-dim",
-                        str(head_dim),
-                    ]
-                )
+                problem = dict(dtype=dtype, batch=2, heads=3, seqlen=seqlen, head_dim=head_dim, causal=causal)
                 tensors = compare_pytorch.make_tensors(problem)
                 truth = torch_measure.reference(*tensors, causal)
-                for method in compare_pytorch.step_methods(self.steps, self.programs, dtype, causal):
-                    with self.subTest(dtype=dtype, seqlen=seqlen, head_dim=head_dim, method=method.name):
-                        which = method.passes[0]
+                ours = compare_pytorch.step_methods(self.steps, self.programs, dtype, causal)
+                for method, which in ((method, which) for method in ours for which in method.passes):
+                    with self.subTest(**problem, method=method.name, product=method.product, which=which):
                         try:
-                            outputs = compare_pytorch.work_of(which, method, tensors)[1]()
+                            outputs = compare_pytorch.start_of(which, method, tensors, nan=True)()()
                         except StepError as error:
                             self.assertEqual(error.code, 3, error)
                             continue
                         served.add((method.step, dtype))
-                        found = torch_measure.errors(
-                            dict(zip(("o",) if which == "forward" else ("dq", "dk", "dv"), outputs)), truth
-                        )
+                        found = torch_measure.errors(dict(zip(compare_pytorch.outputs_of(which), outputs)), truth)
                         self.assertLess(torch_measure.worst_error(found, "relative_l2"), BOUND[dtype])
-        here = {
-            (program["id"], dtype)
-            for program in self.programs
-            if runs_here(program)
-            for dtype in program["dtypes"]
-            if dtype in self.dtypes
-        }
-        self.assertEqual(served, here)
+        here = [program for program in self.programs if runs_here(program)]
+        self.assertEqual(served, {(p["id"], dtype) for p in here for dtype in p["dtypes"] if dtype in self.dtypes})
 
     def test_refused(self):
         q = torch.zeros(1, 1, 8, 64, device="cuda")
@@ -93,48 +74,31 @@ class OnTheGpu(unittest.TestCase):
     def test_swap(self):
         for program in self.programs:
             with self.subTest(step=program["id"]):
-                done = self.script("swap_check.py", "--device", "gpu", "--step", program["id"])
+                done = self.script("swap_check.py", f"--device gpu --step {program['id']}")
                 self.assertEqual(done.returncode, 0 if runs_here(program) else 3, done.stdout + done.stderr)
                 self.assertIn("swap check: PASS" if runs_here(program) else program["id"], done.stdout + done.stderr)
 
     def test_compare(self):
         for dtype in self.dtypes:
             with self.subTest(dtype=dtype), tempfile.TemporaryDirectory() as folder:
-                path = pathlib.Path(folder) / "result.json"
-                done = self.script(
-                    "compare_pytorch.py",
-                    "--dtype",
-                    dtype,
-                    "--batch",
-                    "1",
-                    "--heads",
-                    "4",
-                    "--seqlen",
-                    "512",
-                    "--causal",
-                    "--repeat",
-                    "3",
-                    "--json",
-                    path,
-                )
+                path = pathlib.Path(folder, "result.json")
+                sizes = "--batch 1 --heads 4 --seqlen 512 --causal --repeat 3"
+                done = self.script("compare_pytorch.py", f"--dtype {dtype} {sizes} --json {path}")
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                 result = json.loads(path.read_text(encoding="utf-8"))
-                rows = {row["method"]: row for which in ("forward", "backward") for row in result[which] if row["ours"]}
-                self.assertEqual(
-                    set(rows),
-                    {method.name for method in compare_pytorch.step_methods(self.steps, self.programs, dtype, True)},
-                )
-                for program in (
-                    program for program in self.programs if dtype in program["dtypes"] and runs_here(program)
-                ):
-                    for name, row in ((name, row) for name, row in rows.items() if name.startswith(program["id"])):
-                        self.assertIsNone(row["not_run"], name)
-                        self.assertGreater(row["time"]["median_ms"], 0)
-                        if dtype == "fp32":
-                            self.assertLess(max(error["worst_share"] for error in row["errors"].values()), 1, name)
-                scores, rows_bytes = 4 * 512 * 512 * (4 if dtype == "fp32" else 2), 4 * 512 * 4
-                self.assertEqual(rows["step02"]["extra_bytes"], 2 * scores + rows_bytes)
-                self.assertEqual(rows["step04"]["extra_bytes"], rows_bytes)
+                rows = {(row["method"], row["product"], row["pass"]): row for row in result["rows"] if row["ours"]}
+                ours = compare_pytorch.step_methods(self.steps, self.programs, dtype, True)
+                self.assertEqual(set(rows), {(m.name, m.product, which) for m in ours for which in m.passes})
+                here = {p["id"] for p in self.programs if dtype in p["dtypes"] and runs_here(p)}
+                for key, row in ((key, row) for key, row in rows.items() if key[0].split()[0] in here):
+                    self.assertIsNone(row["not_run"], key)
+                    self.assertGreater(row["time"]["median_ms"], 0)
+                    if dtype == "fp32":
+                        self.assertLess(row["error"]["worst_share"], 1, key)
+                scores, lse = 4 * 512 * 512 * (4 if dtype == "fp32" else 2), 4 * 512 * 4
+                product = "cuda-cores" if dtype == "fp32" else None
+                self.assertEqual(rows["step02", product, "forward"]["extra_bytes"], 2 * scores + lse)
+                self.assertEqual(rows["step04", product, "forward"]["extra_bytes"], lse)
 
 
 if __name__ == "__main__":
