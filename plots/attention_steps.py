@@ -3,13 +3,14 @@
     steps = Steps.load()                                   # or Steps.load("build/libattention_steps.so")
     o, lse = steps.forward("step04", q, k, v, causal=True)
     dq, dk, dv = steps.backward("step05", q, k, v, o, lse, d_o, causal=True)
+    attention = steps.torch_function("step10")             # for PyTorch: o = attention(q, k, v), o.backward(d_o)
 
 Tensors are NumPy arrays or PyTorch tensors, contiguous: q, o, d_o, dq [batch, heads, seqlen_q, head_dim], k, v, dk, dv
 [batch, heads, seqlen_k, head_dim], lse [batch, heads, seqlen_q] in float32. What lies on a GPU runs there, the rest on
-the CPU executor. In float32 `product="tensor-cores"` is --product of the command line. common/c_api/attention_steps.h
-is the interface underneath. Needs NumPy or PyTorch, whichever the tensors come from."""
+the CPU executor. Every call takes the flags of the command line by name: causal, softmax_scale (1/sqrt(head_dim)),
+tile (a pair), in float32 product ("tensor-cores"), splits. common/c_api/attention_steps.h is the interface underneath.
+Needs NumPy or PyTorch, whichever the tensors come from."""
 
-import contextlib
 import ctypes
 import pathlib
 
@@ -31,38 +32,32 @@ class LibraryMissing(Exception):
     """There is no library to load, or what was found is not one."""
 
 
+def _fields(words, of=ctypes.c_int32):
+    return [(name, of) for name in words.split()]
+
+
 class _Problem(ctypes.Structure):
     _fields_ = [
-        ("device", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("batch", ctypes.c_int64),
-        ("heads", ctypes.c_int64),
-        ("seqlen_q", ctypes.c_int64),
-        ("seqlen_k", ctypes.c_int64),
-        ("head_dim", ctypes.c_int64),
-        ("causal", ctypes.c_int32),
-        ("softmax_scale", ctypes.c_float),
-        ("tile_br", ctypes.c_int32),
-        ("tile_bc", ctypes.c_int32),
-        ("product", ctypes.c_int32),
-        ("splits", ctypes.c_int32),
+        *_fields("device dtype"),
+        *_fields("batch heads seqlen_q seqlen_k head_dim", ctypes.c_int64),
+        *_fields("causal"),
+        *_fields("softmax_scale", ctypes.c_float),
+        *_fields("tile_br tile_bc product splits"),
     ]
 
 
 class _Tensors(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "d_o", "dq", "dk", "dv")]
+    _fields_ = _fields("q k v o lse d_o dq dk dv", ctypes.c_void_p)
 
 
 class Plan(ctypes.Structure):
     """What a call asks for: tile, bytes of scratch beyond the tensors, kernels, FLOPs."""
 
     _fields_ = [
-        ("tile_br", ctypes.c_int32),
-        ("tile_bc", ctypes.c_int32),
-        ("workspace_bytes", ctypes.c_int64),
-        ("kernels", ctypes.c_int32),
-        ("useful_flops", ctypes.c_int64),
-        ("executed_flops", ctypes.c_int64),
+        *_fields("tile_br tile_bc"),
+        *_fields("workspace_bytes", ctypes.c_int64),
+        *_fields("kernels"),
+        *_fields("useful_flops executed_flops", ctypes.c_int64),
     ]
 
 
@@ -121,20 +116,15 @@ class _TorchTensors:
     def empty(like, shape, dtype, nan):
         import torch
 
-        dtype = getattr(torch, dtype)
-        return (
-            torch.full(shape, float("nan"), dtype=dtype, device=like.device)
-            if nan
-            else torch.empty(shape, dtype=dtype, device=like.device)
-        )
+        x = torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+        return x.fill_(float("nan")) if nan else x
 
     @staticmethod
     def workspace(like, size):
         import torch
 
-        memory = torch.empty(
-            size + (0 if like.is_cuda else 255), dtype=torch.uint8, device=like.device
-        )  # CUDA's memory is aligned to 256 bytes or more
+        spare = 0 if like.is_cuda else 255  # CUDA's memory is aligned to 256 bytes or more
+        memory = torch.empty(size + spare, dtype=torch.uint8, device=like.device)
         start = -memory.data_ptr() % 256
         return memory[start : start + size]
 
@@ -175,83 +165,68 @@ class Steps:
         """Commit, compiler and CUDA of the library, one line."""
         return self._library.attention_build().decode()
 
-    def plan(self, step, method, q, k, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0):
+    def plan(self, step, method, q, k, **problem):
         """The Plan of a call with these tensors."""
-        plan = Plan()
-        self._call(
-            "attention_plan",
-            step.encode(),
-            method.encode(),
-            ctypes.byref(self._problem(q, k, causal, softmax_scale, tile, product, splits)),
-            ctypes.byref(plan),
-        )
-        return plan
+        return self._plan(step, method, self._problem(q, k, **problem))
 
-    def forward(
-        self, step, q, k, v, *, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0, nan=False
-    ):
-        """(o, lse) by `step`; softmax_scale is 1/sqrt(head_dim) unless given."""
+    def forward(self, step, q, k, v, *, nan=False, **problem):
+        """(o, lse) by `step`."""
         kind = _tensors_of(q)
         o, lse = kind.empty(q, q.shape, _dtype(q), nan), kind.empty(q, q.shape[:3], "float32", nan)
-        problem = self._problem(q, k, causal, softmax_scale, tile, product, splits)
-        with self._workspace(step, "forward", problem, q) as workspace:
-            self._call(
-                "attention_forward",
-                step.encode(),
-                ctypes.byref(problem),
-                self._addresses(q=q, k=k, v=v, o=o, lse=lse),
-                workspace,
-            )
+        problem = self._problem(q, k, **problem)
+        workspace, address = self._workspace(step, "forward", problem, q)
+        tensors = self._addresses(q=q, k=k, v=v, o=o, lse=lse)
+        self._call("attention_forward", step.encode(), ctypes.byref(problem), tensors, address)
+        del workspace  # PyTorch's allocator hands it out again in stream order
         return o, lse
 
-    def backward(
-        self,
-        step,
-        q,
-        k,
-        v,
-        o,
-        lse,
-        d_o,
-        *,
-        method="recompute backward",
-        causal=False,
-        softmax_scale=None,
-        tile=(0, 0),
-        product=None,
-        nan=False,
-    ):
+    def backward(self, step, q, k, v, o, lse, d_o, *, method="recompute backward", nan=False, **problem):
         """(dq, dk, dv) by `step`; o and lse are a forward's. A method that needs more than those is prepared here, each
         time."""
-        prepared = self.prepare(
-            step, q, k, v, o, lse, method=method, causal=causal, softmax_scale=softmax_scale, tile=tile, product=product
-        )
-        return prepared(d_o, nan=nan)
+        return self.prepare(step, q, k, v, o, lse, method=method, **problem)(d_o, nan=nan)
 
-    def prepare(self, step, q, k, v, o, lse, *, method, causal=False, softmax_scale=None, tile=(0, 0), product=None):
+    def prepare(self, step, q, k, v, o, lse, *, method, **problem):
         """What the forward would have saved for this backward (the standard backward's P), and a function of d_o that
         runs it."""
-        problem = self._problem(q, k, causal, softmax_scale, tile, product)
+        problem = self._problem(q, k, **problem)
         kind = _tensors_of(q)
-        size = self._workspace_bytes(step, method, problem)
-        memory = kind.workspace(q, size) if size else None
-        workspace = ctypes.c_void_p(kind.address(memory) if size else None)
+        workspace, address = self._workspace(step, method, problem, q)
         names = (step.encode(), method.encode(), ctypes.byref(problem))
         if method == "standard backward":
-            self._call("attention_backward_prepare", *names, self._addresses(q=q, k=k, v=v, o=o, lse=lse), workspace)
+            self._call("attention_backward_prepare", *names, self._addresses(q=q, k=k, v=v, o=o, lse=lse), address)
 
-        def run(d_o, nan=False, memory=memory):  # holds on to the workspace
+        def run(d_o, nan=False, workspace=workspace):  # holds on to it
             dq, dk, dv = (kind.empty(x, x.shape, _dtype(x), nan) for x in (q, k, v))
             tensors = self._addresses(q=q, k=k, v=v, o=o, lse=lse, d_o=d_o, dq=dq, dk=dk, dv=dv)
-            self._call("attention_backward", *names, tensors, workspace)
+            self._call("attention_backward", *names, tensors, address)
             return dq, dk, dv
 
         return run
 
-    def _problem(self, q, k, causal, softmax_scale, tile, product, splits=0):
+    def torch_function(self, step, backward=None, method="recompute backward", **problem):
+        """Attention for PyTorch's autograd: a function of q, k, v that gives o, by `step` and by a method of `backward`
+        (the same step unless told)."""
+        import torch
+
+        class Attention(torch.autograd.Function):
+            @staticmethod
+            def forward(context, q, k, v):
+                o, lse = self.forward(step, q, k, v, **problem)
+                context.save_for_backward(q, k, v, o, lse)
+                return o
+
+            @staticmethod
+            def backward(context, d_o):
+                return self.backward(
+                    backward or step, *context.saved_tensors, d_o.contiguous(), method=method, **problem
+                )
+
+        return Attention.apply
+
+    def _problem(self, q, k, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0):
         if len(q.shape) != 4 or len(k.shape) != 4:
             raise ValueError(
-                f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)} and {tuple(k.shape)}"
+                f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)}, {tuple(k.shape)}"
             )
         batch, heads, seqlen_q, head_dim = q.shape
         if (k.shape[0], k.shape[1], k.shape[3]) != (batch, heads, head_dim):
@@ -263,33 +238,19 @@ class Steps:
         if 0 in (*q.shape, k.shape[2]):
             raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)}: sizes must be positive")
         scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
-        return _Problem(
-            int(_tensors_of(q).on_gpu(q)),
-            DTYPES[_dtype(q)],
-            batch,
-            heads,
-            seqlen_q,
-            k.shape[2],
-            head_dim,
-            int(causal),
-            scale,
-            *tile,
-            PRODUCTS[product],
-            splits,
-        )
+        device, sizes = int(_tensors_of(q).on_gpu(q)), (batch, heads, seqlen_q, k.shape[2], head_dim)
+        return _Problem(device, DTYPES[_dtype(q)], *sizes, int(causal), scale, *tile, PRODUCTS[product], splits)
 
-    def _workspace_bytes(self, step, method, problem):
+    def _plan(self, step, method, problem):
         plan = Plan()
         self._call("attention_plan", step.encode(), method.encode(), ctypes.byref(problem), ctypes.byref(plan))
-        return plan.workspace_bytes
+        return plan
 
-    @contextlib.contextmanager
     def _workspace(self, step, method, problem, like):
-        size = self._workspace_bytes(step, method, problem)
-        kind = _tensors_of(like)
+        """(memory to hold on to, its address)."""
+        kind, size = _tensors_of(like), self._plan(step, method, problem).workspace_bytes
         memory = kind.workspace(like, size) if size else None
-        yield ctypes.c_void_p(kind.address(memory) if size else None)
-        del memory  # PyTorch's allocator hands it out again in stream order
+        return memory, ctypes.c_void_p(kind.address(memory) if size else None)
 
     def _addresses(self, **tensors):
         q, k = tensors["q"], tensors["k"]

@@ -44,6 +44,16 @@ def methods_of(program):
     ]
 
 
+def backward_of(programs, step, dtype):
+    """(program, method) of the backward that goes with a step's forward in a dtype: its own, else the first program's
+    that has one; of several methods the last."""
+    for program in [*(program for program in programs if program["id"] == step), *programs]:
+        methods = [method["name"] for method in program["methods"] if method["backward"]]
+        if methods and dtype in program["dtypes"]:
+            return program["id"], methods[-1]
+    raise Stop(f"no program here has a backward in {dtype}: make steps builds them", CANNOT_SERVE)
+
+
 def products_of(program, dtype):
     """The values of --product to run a dtype with; (None,) where there is no choice, () where the dtype is not
     served."""

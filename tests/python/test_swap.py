@@ -1,10 +1,14 @@
 """The swap check's model and verdict: its hand-written backward, its text, and what a wrong attention gets."""
 
-from need import need, script
+from need import LIBRARY, need, script
 
 need("numpy")
 import contextlib
+import importlib.util
 import io
+import json
+import pathlib
+import tempfile
 import unittest
 
 import numpy as np
@@ -19,28 +23,18 @@ def small_model(dtype=np.float64):
     """Two layers, 2 heads of 4, context 6, 5 characters, with random weights; inputs and targets [2, 6]."""
     draw = np.random.default_rng(1)
     width, characters, context = 8, 5, 6
-    weights = {
-        "token": (characters, width),
-        "position": (context, width),
-        "norm": (width,),
-        "bias": (width,),
-        "head": (width, characters),
-    }
+    weights = {"token": (characters, width), "position": (context, width), "head": (width, characters)}
+    weights |= {"norm": (width,), "bias": (width,)}
     for layer in range(2):
-        weights |= {
-            f"{layer}.qkv": (width, 3 * width),
-            f"{layer}.out": (width, width),
-            f"{layer}.up": (width, 4 * width),
-            f"{layer}.down": (4 * width, width),
-        }
-        weights |= {f"{layer}.{name}": (width,) for name in ("norm1", "bias1", "norm2", "bias2")}
+        sizes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width)}
+        sizes |= dict.fromkeys(("norm1", "bias1", "norm2", "bias2"), (width,))
+        weights |= {f"{layer}.{name}": shape for name, shape in sizes.items()}
     weights = {name: draw.normal(size=shape).astype(dtype) for name, shape in weights.items()}
-    return (
-        weights,
-        {"layers": 2, "heads": 2, "context": context},
-        draw.integers(characters, size=(2, context)),
-        draw.integers(characters, size=(2, context)),
-    )
+    inputs, targets = (draw.integers(characters, size=(2, context)) for _ in range(2))
+    return weights, {"layers": 2, "heads": 2, "context": context}, inputs, targets
+
+
+PROGRAMS = [{"id": "step05", "methods": [{"name": "a backward", "backward": True}], "dtypes": ["fp32", "fp16"]}]
 
 
 class FakeSteps:
@@ -64,17 +58,18 @@ class FakeSteps:
 
     def backward(self, step, q, k, v, o, lse, d_o, *, method, causal, softmax_scale, product, nan):
         self.seen.add((step, product))
-        dq, dk, dv = model.EagerAttention.backward(self.saved.pop(), d_o)
-        return dq * np.float32(self.in_backward), dk, dv
+        dq, dk, dv = model.EagerAttention.backward(self.saved.pop(), d_o.astype(np.float32))
+        wide = softmax_scale * q.shape[-1] ** 0.5  # the forward's factor of q
+        return [(x * np.float32(by)).astype(q.dtype) for x, by in ((dq, wide * self.in_backward), (dk, 1), (dv, 1))]
 
 
 def judged(steps, step="step04", product=None):
     """(verdict, its last line) of the swap check with these steps."""
-    attention = swap_check.served(steps, step, 4, product, False)
-    with_gradients = attention.dtype == "float32"
-    truth = model.run(*small_model(), model.EagerAttention, with_gradients)
-    eager = model.EagerAttention if with_gradients else swap_check.half_eager(model)
-    results = [model.run(*small_model(np.float32), way, with_gradients) for way in (eager, attention)]
+    attention = swap_check.served(steps, PROGRAMS, step, 4, product, False)
+    truth = model.run(*small_model(), model.EagerAttention)
+    eager = model.EagerAttention if attention.dtype == "float32" else swap_check.half_eager(model)
+    scale = swap_check.LOSS_SCALE[attention.dtype]
+    results = [model.run(*small_model(np.float32), way, loss_scale=scale) for way in (eager, attention)]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         return swap_check.verdict(truth, *results, attention.dtype), printed.getvalue().splitlines()[-1]
 
@@ -145,11 +140,17 @@ class Verdict(unittest.TestCase):
         for least, width in ((1, 4), (64, 64)):  # columns are added where a step needs them
             steps = FakeSteps(("float16",), least)
             self.assertTrue(judged(steps, "step42")[0])
-            self.assertEqual(steps.seen, {("step42", None, "float16", width, 0.5)})
-        for factor in (1.02, np.nan):
-            self.assertFalse(judged(FakeSteps(("float16",), factor=factor))[0])
+            self.assertEqual(steps.seen, {("step42", None, "float16", width, 0.5), ("step05", None)})
+        for wrong in ({"factor": 1.02}, {"factor": np.nan}, {"in_backward": 1.02}, {"in_backward": np.nan}):
+            self.assertFalse(judged(FakeSteps(("float16",), **wrong))[0], wrong)
         with self.assertRaisesRegex(StepError, "not float16 128"):
             judged(FakeSteps(()))
+
+    def test_the_loss_is_scaled_and_the_gradients_are_not(self):
+        usual, scaled = (model.run(*small_model(), model.EagerAttention, loss_scale=scale) for scale in (1, 1 << 13))
+        self.assertEqual(usual[1], scaled[1])
+        for name, gradient in usual[2].items():
+            self.assertTrue(np.allclose(gradient, scaled[2][name], rtol=1e-12, atol=0), name)
 
     def test_what_is_missing(self):
         for flags, code, text in (
@@ -159,6 +160,37 @@ class Verdict(unittest.TestCase):
             found, out, err = script("measuring/swap_check.py", *flags)
             self.assertEqual((found, out, err.count("\n")), (code, "", 1), err)
             self.assertIn(text, err)
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "no PyTorch")
+class Training(unittest.TestCase):
+    """train_beside_pytorch.py: a step in PyTorch's autograd, on the CPU executor."""
+
+    def test_two_steps(self):
+        for step, dtype, backward in (
+            ("step10", "fp16", "step10 one-pass backward"),
+            ("step04", "fp32", "step05 recompute backward"),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder, "curves.json")
+                flags = f"--device cpu --steps 2 --batch 1 --step {step} --dtype {dtype} --out {path}"
+                code, out, err = script("measuring/train_beside_pytorch.py", *flags.split(), "--library", LIBRARY)
+                self.assertEqual(code, 0, out + err)
+                found = json.loads(path.read_text(encoding="utf-8"))
+                self.assertEqual((found["gpu"], found["backward"]), (None, backward))
+                ours, theirs = found["loss"][step], found["loss"]["SDPA"]
+                self.assertEqual((len(ours), len(theirs)), (2, 2))
+                self.assertNotEqual(ours[0], ours[1], "it has learnt something")
+                self.assertTrue(np.allclose(ours, theirs, rtol=1e-3), (ours, theirs))
+
+    def test_what_fails(self):
+        from plots.measuring import train_beside_pytorch
+
+        nan = float("nan")
+        for ours, passes in (([2.0, 1.0], True), ([2.0, 1.02], False), ([nan, 1.0], False), ([2.0, nan], False)):
+            found = {"step": "step10", "dtype": "fp16", "loss": {"step10": ours, "SDPA": [2.0, 1.0]}}
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.assertEqual(train_beside_pytorch.passed(found), passes, ours)
 
 
 if __name__ == "__main__":

@@ -59,17 +59,18 @@ class EagerAttention:
         return rounded(p @ v), (q, k, v, p, scale)
 
     @staticmethod
-    def backward(saved, d_o):
+    def backward(saved, d_o, rounded=lambda x: x):
         q, k, v, p, scale = saved
-        dp = d_o @ v.swapaxes(-1, -2)
-        ds = scale * p * (dp - (p * dp).sum(-1, keepdims=True))
-        return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_o
+        dp = rounded(d_o @ v.swapaxes(-1, -2))
+        ds = rounded(scale * rounded(p * (dp - (p * dp).sum(-1, keepdims=True))))
+        return rounded(ds @ k), rounded(ds.swapaxes(-1, -2) @ q), rounded(p.swapaxes(-1, -2) @ d_o)
 
 
-def run(weights, config, inputs, targets, attention, gradients=True):
+def run(weights, config, inputs, targets, attention, gradients=True, loss_scale=1):
     """(logits [batch, seqlen, characters], mean cross entropy in nats, gradients by weight name), computed in the
     weights' precision; only the loss is taken in float64, from the logits as they are. Without `gradients` there are
-    none."""
+    none. The backward is of the loss times `loss_scale`, so that what passes through an attention in 16 bits stays
+    above that type's smallest number, and the gradients are divided by it."""
     backward = []  # one function per stage: gradient of its output -> gradient of its input
     kept = {}
 
@@ -103,7 +104,7 @@ def run(weights, config, inputs, targets, attention, gradients=True):
 
     d_logits = np.exp(log_p)
     np.put_along_axis(d_logits, targets[..., None], np.exp(at_target) - 1, -1)
-    dx = undo_norm(undo_head((d_logits / targets.size).astype(logits.dtype)))
+    dx = undo_norm(undo_head((d_logits * (loss_scale / targets.size)).astype(logits.dtype)))
     for undo in reversed(backward):
         dx = dx + undo(dx)
     d_token = np.zeros_like(weights["token"])
@@ -111,7 +112,7 @@ def run(weights, config, inputs, targets, attention, gradients=True):
     d_position = np.zeros_like(weights["position"])
     d_position[:seqlen] = dx.sum(0)
     kept.update(token=d_token, position=d_position)
-    return logits, float(loss), kept
+    return logits, float(loss), {name: g / loss_scale for name, g in kept.items()}
 
 
 def _linear(x, w, keep):

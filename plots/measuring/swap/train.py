@@ -20,6 +20,7 @@ from plots.measuring.swap import model
 from plots.script import OneLineParser, end_with, positive, read_text, write_whole
 
 LAYERS, HEADS, HEAD_DIM, CONTEXT = 3, 2, 32, 256
+RATE = 3e-3
 BETAS, DECAY, WARM_UP = (0.9, 0.98), 0.1, 0.05  # the decay is of matrices alone, the warm-up a share of the steps
 
 
@@ -31,21 +32,15 @@ def initial_weights(characters, draw):
     residual = 0.02 / math.sqrt(2 * LAYERS)
     for layer in range(LAYERS):
         for n in (1, 2):
-            weights[f"{layer}.norm{n}"], weights[f"{layer}.bias{n}"] = (
-                np.ones(width, np.float32),
-                np.zeros(width, np.float32),
-            )
+            weights |= {f"{layer}.norm{n}": np.ones(width, np.float32), f"{layer}.bias{n}": np.zeros(width, np.float32)}
         weights |= {
             f"{layer}.qkv": normal(width, 3 * width),
             f"{layer}.out": normal(width, width, sigma=residual),
             f"{layer}.up": normal(width, 4 * width),
             f"{layer}.down": normal(4 * width, width, sigma=residual),
         }
-    return weights | {
-        "norm": np.ones(width, np.float32),
-        "bias": np.zeros(width, np.float32),
-        "head": normal(width, characters),
-    }
+    last = {"norm": np.ones(width, np.float32), "bias": np.zeros(width, np.float32)}
+    return weights | last | {"head": normal(width, characters)}
 
 
 class AdamW:
@@ -74,31 +69,45 @@ def rate_at(step, steps, highest):
     return highest / 2 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
 
 
+def text():
+    """(config, the training text's tokens)."""
+    train_text = read_text(model.FOLDER / "train.txt")
+    config = {"layers": LAYERS, "heads": HEADS, "context": CONTEXT, "characters": "".join(sorted(set(train_text)))}
+    return config, model.encode(train_text, config)
+
+
+def training(attention, steps, batch=8, rate=RATE, seed=1, loss_scale=1):
+    """Yields (step, its loss, the weights after it). The seed alone chooses the first weights and every batch."""
+    config, tokens = text()
+    draw = np.random.default_rng(seed)
+    weights = initial_weights(len(config["characters"]), draw)
+    optimizer = AdamW(weights)
+    for step in range(1, steps + 1):
+        starts = draw.integers(len(tokens) - CONTEXT, size=(batch, 1))
+        pieces = tokens[starts + np.arange(CONTEXT + 1)]
+        inputs, targets = pieces[:, :-1], pieces[:, 1:]
+        _, loss, gradients = model.run(weights, config, inputs, targets, attention, loss_scale=loss_scale)
+        optimizer.update(gradients, rate_at(step - 1, steps, rate))
+        yield step, loss, weights
+
+
 def main():
     parser = OneLineParser(__doc__)
     parser.add_argument("--steps", type=positive, default=1600)
     parser.add_argument("--batch", type=positive, default=8)
-    parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate")
+    parser.add_argument("--rate", type=float, default=RATE, help="highest learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=pathlib.Path, default=model.FOLDER / "weights.npz")
     options = parser.parse_args()
     parser.writable(options.out)
 
-    train_text = read_text(model.FOLDER / "train.txt")
-    config = {"layers": LAYERS, "heads": HEADS, "context": CONTEXT, "characters": "".join(sorted(set(train_text)))}
-    train = model.encode(train_text, config)
+    config, _ = text()
     test = model.sequences(model.encode(read_text(model.FOLDER / "test.txt"), config), CONTEXT)
-    draw = np.random.default_rng(options.seed)
-    weights = initial_weights(len(config["characters"]), draw)
-    optimizer = AdamW(weights)
-    for step in range(options.steps):
-        starts = draw.integers(len(train) - CONTEXT, size=(options.batch, 1))
-        pieces = train[starts + np.arange(CONTEXT + 1)]
-        _, loss, gradients = model.run(weights, config, pieces[:, :-1], pieces[:, 1:], model.EagerAttention)
-        optimizer.update(gradients, rate_at(step, options.steps, options.rate))
-        if (step + 1) % 100 == 0 or step + 1 == options.steps:
+    how = (options.steps, options.batch, options.rate, options.seed)
+    for step, loss, weights in training(model.EagerAttention, *how):
+        if step % 100 == 0 or step == options.steps:
             _, of_test, _ = model.run(weights, config, *test, model.EagerAttention, gradients=False)
-            print(f"step {step + 1}: training loss {loss:.3f}, test loss {of_test:.3f} nats per character", flush=True)
+            print(f"step {step}: training loss {loss:.3f}, test loss {of_test:.3f} nats per character", flush=True)
 
     archive = io.BytesIO()
     np.savez_compressed(archive, config=np.array(json.dumps(config)), **weights)
