@@ -17,9 +17,9 @@ function(attn_add_c_part name)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# The kernels of one step for the CPU executor: the source that cmake/steps.cmake generated for it.
-function(attn_add_c_step name source)
-  attn_add_c_part(${name} ${source})
+# The kernels of one step for the CPU executor: the sources that cmake/steps.cmake generated for it.
+function(attn_add_c_step name)
+  attn_add_c_part(${name} ${ARGN})
   target_compile_definitions(${name} PRIVATE ATTN_DEVICE_CPU)
   target_compile_options(${name} PRIVATE -O1)
 endfunction()
@@ -41,7 +41,8 @@ get_property(steps GLOBAL PROPERTY ATTN_STEPS)
 set(parts "")
 foreach(step IN LISTS steps)
   if(TARGET ${step}_cpu)  # step00 and the yardstick are no steps of the interface
-    attn_add_c_step(${step}_cpu_in_c ${CMAKE_BINARY_DIR}/steps/${step}_cpu.cpp)
+    get_target_property(sources ${step}_cpu SOURCES)
+    attn_add_c_step(${step}_cpu_in_c ${sources})
     list(APPEND parts ${step}_cpu_in_c)
   endif()
   if(TARGET ${step}_gpu)

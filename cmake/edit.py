@@ -126,7 +126,7 @@ def main(edits, name, source, out):
     texts = {
         path.relative_to(source): path.read_text(encoding="utf-8")
         for path in sorted(source.glob("steps/*"))
-        if path.suffix in (".cu", ".h")
+        if path.suffix in (".cu", ".cuh", ".h")
     }
     names = {}
     try:
@@ -147,8 +147,9 @@ def main(edits, name, source, out):
             old.unlink()
     for path, text in texts.items():
         copy(text, out / path)
+    parts = "".join(f'#include "{path}"\n' for path in texts if path.match(f"steps/{step}_*.cuh"))
     copy(
-        f'#pragma once\n#include "{own}"\nnamespace {{\nconst bool registered = attention::register_step(attention::DeviceKind::cpu, attention::on_cpu::{step}::step());\n}}\n',
+        f'#pragma once\n#include "{own}"\n{parts}namespace {{\nconst bool registered = attention::register_step(attention::DeviceKind::cpu, attention::on_cpu::{step}::step());\n}}\n',
         out / "edited_step.h",
     )
 

@@ -1,6 +1,7 @@
 # attn_add_kernels(name id file device) adds the object library `name`: the kernels of `file` for the CPU executor (device cpu, the
 # host compiler) or for CUDA (gpu, nvcc). The file defines attention::ATTN_DEVICE::<id>::step(); the generated source includes it
 # and registers that step. Nothing here reads the file: cmake/check_names.sh does, when it is built.
+# steps/stepNN_*.cuh are compiled beside it, each in a source of its own: a change of one leaves the others built.
 #   -O1: as fast as -O3 here, whose code waits for the executor's checks, and compiled in a third of the time
 #   one error is enough: a mistake in a kernel is found once for each tile
 #   stepNN_hopper_*: nvcc compiles its kernels, which are that GPU's alone, for sm_90a whatever the build's architectures are; what ptxas
@@ -15,6 +16,14 @@ function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
     add_custom_target(${STEP_ID}_names COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/check_names.sh ${STEP_FILE} ${STEP_ID}
                       WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
   endif()
+  string(REPLACE "exercise" "step" step ${STEP_ID})
+  file(GLOB parts CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/steps/${step}_*.cuh)
+  foreach(part IN LISTS parts)
+    get_filename_component(part_source ${part} NAME_WE)
+    string(REGEX REPLACE "/${STEP_ID}_${DEVICE}\\." "/${STEP_ID}_${part_source}_${DEVICE}." part_source ${source})
+    file(CONFIGURE OUTPUT ${part_source} CONTENT "#include \"@part@\"\n" @ONLY)
+    list(APPEND source ${part_source})
+  endforeach()
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${source})
   add_dependencies(${name} ${STEP_ID}_names)
   target_link_libraries(${name} PRIVATE harness)

@@ -1,7 +1,7 @@
 # Steps with some text changed, for the CPU executor alone: hunts and mutants. The texts are changed when a variant is built, by
 # cmake/edit.py; nothing is read of them before, and one whose text has gone fails alone.
 set(ATTN_VARIANT_FOLDER ${CMAKE_BINARY_DIR}/variants)
-file(GLOB ATTN_VARIANT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/steps/*.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
+file(GLOB ATTN_VARIANT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/steps/*.cuh ${PROJECT_SOURCE_DIR}/steps/*.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
 
 # attn_names_of_edits(result file): "name|stepNN" of each edit in a file of edits.
 function(attn_names_of_edits result file)

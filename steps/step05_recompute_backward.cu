@@ -5,7 +5,7 @@
 // P = exp(S - LSE).
 //
 //      P, dO ─▶ dV    dO, V ─▶ dP    P, dP ─▶ dS    dS, K ─▶ dQ    dS, Q ─▶ dK
-//                                        standard (step05_standard_backward.h): all of it in HBM
+//                                        standard (step05_standard_backward.cuh): all of it in HBM
 //
 //      O, dO ─▶ delta                      a number per row: row sum of P ∘ dP = row sum of O ∘ dO
 //      Q, K, V, dO, LSE, delta ─▶ [ p, dp, ds ] ─▶ dK, dV     a block owns keys, loops over queries
@@ -17,7 +17,7 @@
 //   extra memory  standard P, dP, dS; recompute delta
 //
 //   make step05 && ./step05
-#include "step05_standard_backward.h"  // for comparison; step04, the forward, comes with it
+#include "step05_standard_backward.h"  // for comparison, and step04, the forward
 
 namespace attention::ATTN_DEVICE::step05 {
 
@@ -145,8 +145,6 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 
-inline void forward(const Problem& p, const Tensors& t) { step04::forward(with_forward_tile(p), t); }
-
 inline void recompute_backward(const Problem& p, const Tensors& t) {
   with_tile(p, BackwardTiles{}, [&](auto tile) {
     using T = decltype(tile);
@@ -168,8 +166,6 @@ inline void recompute_backward(const Problem& p, const Tensors& t) {
 }
 
 // ---- what it costs --------------------------------------------------------------------------------------------------
-
-inline std::vector<KernelCost> forward_cost(const Problem& p) { return step04::cost(with_forward_tile(p)); }
 
 /// Per visited tile, dK dV multiplies four times (S, dP, dV, dK) and dQ three times (S, dP, dQ).
 inline std::vector<KernelCost> recompute_cost(const Problem& p) {
