@@ -18,7 +18,10 @@ constexpr int64_t kLanes = 16;   // columns per inner loop of signed_and_absolut
 
 using Vec = double __attribute__((vector_size(32)));
 using Bits = long long __attribute__((vector_size(32)));
-using UnalignedVec = double __attribute__((vector_size(32), aligned(8), may_alias));
+
+/// Four neighbours, wherever they lie. (A vector type with less alignment would do for GCC; clang forgets it behind a pointer.)
+inline __attribute__((always_inline)) void load_vec(Vec& x, const double* from) { __builtin_memcpy(&x, from, sizeof x); }
+inline __attribute__((always_inline)) void store_vec(double* to, const Vec& x) { __builtin_memcpy(to, &x, sizeof x); }
 
 /// out[n] += sum_m a[m] B[m][n] and out_abs[n] += sum_m b[m] |B[m][n]| for n < cols (a multiple of kLanes), m < rows.
 inline __attribute__((always_inline)) void signed_and_absolute_body(int64_t rows, int64_t cols, const double* a, const double* b, const double* B,
@@ -29,21 +32,22 @@ inline __attribute__((always_inline)) void signed_and_absolute_body(int64_t rows
     Vec sum[kVecs], sum_abs[kVecs];
 #pragma GCC unroll 4
     for (int u = 0; u < kVecs; ++u) {
-      sum[u] = *reinterpret_cast<const UnalignedVec*>(out + n + 4 * u);
-      sum_abs[u] = *reinterpret_cast<const UnalignedVec*>(out_abs + n + 4 * u);
+      load_vec(sum[u], out + n + 4 * u);
+      load_vec(sum_abs[u], out_abs + n + 4 * u);
     }
     for (int64_t m = 0; m < rows; ++m) {
 #pragma GCC unroll 4
       for (int u = 0; u < kVecs; ++u) {
-        const Vec x = *reinterpret_cast<const UnalignedVec*>(B + m * pitch + n + 4 * u);
+        Vec x;
+        load_vec(x, B + m * pitch + n + 4 * u);
         sum[u] += a[m] * x;
         sum_abs[u] += b[m] * reinterpret_cast<Vec>(reinterpret_cast<Bits>(x) & no_sign);
       }
     }
 #pragma GCC unroll 4
     for (int u = 0; u < kVecs; ++u) {
-      *reinterpret_cast<UnalignedVec*>(out + n + 4 * u) = sum[u];
-      *reinterpret_cast<UnalignedVec*>(out_abs + n + 4 * u) = sum_abs[u];
+      store_vec(out + n + 4 * u, sum[u]);
+      store_vec(out_abs + n + 4 * u, sum_abs[u]);
     }
   }
 }

@@ -253,9 +253,8 @@ inline float __fmul_rn(float a, float b) {
 /// 2^x; results under 2^-126 become 0.
 inline float exp2_or_zero(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 
-/// Four floats that the compiler keeps in one register; Unaligned4 is how four neighbours of an array become one.
+/// Four floats that the compiler keeps in one register.
 using Vector4 = float __attribute__((vector_size(16), may_alias));
-using Unaligned4 = float __attribute__((vector_size(16), may_alias, aligned(4)));
 
 template <int N>
 struct VectorOf {
@@ -278,8 +277,10 @@ __forceinline__ void multiply_add(float (&sums)[N], const FourColumns<N>& x, con
   __builtin_memcpy(sums, &sum, sizeof sum);
 }
 __forceinline__ void multiply_add(float (&acc)[4], float a, const float4& b) {
-  Unaligned4& sum = reinterpret_cast<Unaligned4&>(acc);
+  Vector4 sum;
+  __builtin_memcpy(&sum, acc, sizeof sum);
   sum = a * reinterpret_cast<const Vector4&>(b) + sum;
+  __builtin_memcpy(acc, &sum, sizeof sum);
 }
 
 /// Each thread's line as it comes, in the run of the first thread order alone: the others are silent.
