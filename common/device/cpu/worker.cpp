@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "common/device/cpu/random.h"
@@ -434,9 +435,20 @@ Worker& worker_at(SourceLine place, const char* what) {
   return *running_worker;
 }
 
+/// ATTN_LIST_BARRIERS=1: names each barrier that the run comes to, once. tests/mutants/barriers.py need not try the others.
+void list(SourceLine place) {
+  static const bool asked = std::getenv("ATTN_LIST_BARRIERS");
+  if (!asked) return;
+  static std::mutex mutex;
+  static std::set<std::string> named;
+  const std::lock_guard lock(mutex);
+  if (named.insert(to_string(place)).second) std::fprintf(stderr, "comes to: %s\n", to_string(place).c_str());
+}
+
 /// ATTN_LEAVE_OUT_BARRIER=step04_online_softmax.cu:45: the run goes on as if that barrier were not there, and says so, once.
 /// tests/mutants/barriers.py holds with it that every barrier is needed.
 bool left_out(SourceLine place) {
+  list(place);
   static const char* const which = std::getenv("ATTN_LEAVE_OUT_BARRIER");
   if (!which || to_string(place) != which) return false;
   static std::once_flag said;
@@ -447,6 +459,7 @@ bool left_out(SourceLine place) {
 /// ATTN_OFF_BY_ONE=warpgroup.h:34+1: what a barrier of Hopper's or a wait for products is told there is one off (+1 or -1): arrivals, warps,
 /// groups, the parity, 16 bytes. Otherwise as above.
 int off_by_one(SourceLine place) {
+  list(place);
   static const std::string which = std::getenv("ATTN_OFF_BY_ONE") ? std::getenv("ATTN_OFF_BY_ONE") : "";
   if (which.empty() || which.rfind(to_string(place), 0) != 0) return 0;
   const std::string by = which.substr(to_string(place).size());
