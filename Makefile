@@ -8,6 +8,7 @@
 #   make table      build and measure everything on this GPU: docs/results/<gpu>.json, the speedup table, the figures in documents, docs/figures
 #   make plots      draw the figures of the results in docs/results, or of RESULTS=file (needs Matplotlib)
 #   make films      the gallery: films/index.html, a page for each step that plays what the CPU executor saw of its kernel
+#   make pictures   draw the stills of films and the timelines in docs/pictures anew (needs Chromium)
 #   make clean      remove the build folder and the links to programs
 # Variables: BUILD=folder, JOBS=n, CMAKE_FLAGS="-DATTN_CUDA=OFF", RUN_FLAGS="--device cpu --seqlen 1024", TABLE_FLAGS="--dtype fp16"
 MAKEFLAGS += --no-print-directory
@@ -78,6 +79,11 @@ FILM_FLAGS ?= --seqlen 256 --heads 2
 .PHONY: films
 films: steps
 	@python3 plots/films/make_films.py --folder $(BUILD) --out films $(FILM_FLAGS)
+
+# The pictures of films and timelines in docs/pictures.
+.PHONY: pictures
+pictures: steps
+	@python3 plots/films/make_films.py --folder $(BUILD) --pictures docs/pictures
 
 .PHONY: plots
 plots:

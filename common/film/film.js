@@ -360,8 +360,9 @@ function rowView(film) {
 // ---- the page ------------------------------------------------------------------------------------------------------------
 
 const KINDS = ['any', 'load', 'store', 'sram write', 'product', 'row max', 'maximum that grew', 'barrier', 'copy arrives'];
-const shown = films.map((film) => new Film(film));
-const longest = () => Math.max(...shown.map((one) => one.events.length));
+const played = films.filter((film) => film.launches.length);  // a page of --timeline has none
+const shown = played.map((film) => new Film(film));
+const longest = () => Math.max(0, ...shown.map((one) => one.events.length));
 let position = 0, timer = null;
 
 const play = element('button', {textContent: 'Play', id: 'play'});
@@ -425,16 +426,22 @@ document.addEventListener('keydown', (key) => {
   actions[key.key]();
 });
 
+/// What each warp does when, drawn by common/harness/timeline.cpp.
+function timelineView(film) {
+  return element('div', {className: 'card timeline', tabIndex: 0, role: 'region', ariaLabel: `timeline of ${film.step}`, innerHTML: film.timeline});
+}
+
 // Two films of one problem have one row to show.
-const rows = films.filter((film, n) => !films.slice(0, n).some((earlier) => JSON.stringify(earlier.row.scores) === JSON.stringify(film.row.scores)));
+const rows = played.filter((film, n) => !played.slice(0, n).some((earlier) => JSON.stringify(earlier.row.scores) === JSON.stringify(film.row.scores)));
 window.addEventListener('resize', () => show(position));
 
-document.getElementById('page').append(
-  element('h1', {textContent: films.map((film) => `${film.step} ${film.title}`).join('  |  ')}),
+const player = [
   element('p', {textContent: 'Every event and every byte on this page was seen by the CPU executor while it ran the real kernel. Keys: space plays, left and right step, n jumps to the next event of the chosen kind.'}),
   element('div', {className: 'controls', role: 'group', ariaLabel: 'Player'},
     play, button('◀', 'One event back', () => show(position - 1)), button('▶', 'One event on', () => show(position + 1)), slider, where, speed,
     kind, button('Next', 'Next event of this kind', jump), element('label', {}, 'block ', block)),
-  element('div', {className: shown.length > 1 ? 'films two' : 'films'}, ...shown.map((one) => one.root)),
-  ...rows.map(rowView));
-show(0);
+  element('div', {className: shown.length > 1 ? 'films two' : 'films'}, ...shown.map((one) => one.root))];
+document.getElementById('page').append(
+  element('h1', {textContent: films.map((film) => `${film.step} ${film.title}`).join('  |  ')}),
+  ...(shown.length > 0 ? player : []), ...films.map(timelineView), ...rows.map(rowView));
+show(Number(location.hash.slice(1)) || 0);  // film.html#40 opens after 40 events

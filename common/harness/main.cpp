@@ -29,6 +29,7 @@ void run_main(int argc, char** argv) {
     return run_step(*options, step, chosen, progress);
   }();
   if (!result.film.empty()) write_whole(options->film, result.film);
+  if (!result.timeline.empty()) write_whole(options->timeline, result.timeline);
   finish(*options, report_text(result), [&] { return json_text(result); }, result.failures);
   if (!result.not_saved.empty()) throw BadArguments(result.not_saved);
 }

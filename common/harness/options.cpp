@@ -181,6 +181,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output", name(options.json));
   value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event", name(options.film));
+  value("--timeline", "FILE", "CPU executor: lanes of warps and copies in logical time, as a page (.html), a picture (.svg) or for ui.perfetto.dev (.json)", name(options.timeline));
   flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
   using RaceCheck = ExecutorOptions::RaceCheck;
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)",
@@ -214,7 +215,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   for (const auto& [technique, left] : left_out)
     if (left) options.left_out.push_back(technique);
   if (options.sweep_tiles)
-    for (const char* one_tile : {"--tile", "--trace-row", "--save", "--film"})
+    for (const char* one_tile : {"--tile", "--trace-row", "--save", "--film", "--timeline"})
       if (app.count(one_tile) > 0) throw BadArguments(fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
   return options;
 }

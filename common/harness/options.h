@@ -43,7 +43,7 @@ struct Options {
   bool plan = false;
   std::vector<std::string> left_out;  // of the step's techniques, by name
   int64_t splits = 0;  // 0: auto
-  std::string film;  // "" = not given
+  std::string film, timeline;  // "" = not given
   std::string json;  // "" = not given, "-" = standard output
 
   // The CPU executor's own.

@@ -8,6 +8,7 @@
 #include "common/base/exit_code.h"
 #include "common/base/files.h"
 #include "common/device/device_api.h"
+#include "common/harness/timeline.h"
 
 namespace attention {
 
@@ -41,6 +42,10 @@ std::optional<Options> read_options(int argc, char** argv, const Step& step) {
   if (options->json == "-") person = stderr;
   else if (!options->json.empty()) refuse_unwritable(options->json, "--json");
   if (!options->film.empty()) refuse_unwritable(options->film, "--film");
+  if (!options->timeline.empty()) {
+    if (const std::string why = timeline_refusal(options->timeline); !why.empty()) throw BadArguments(why);
+    refuse_unwritable(options->timeline, "--timeline");
+  }
   return options;
 }
 

@@ -29,7 +29,7 @@ struct MethodResult {
   std::vector<CheckResult> checks;      // empty with --check none
   std::optional<double> spread;         // of the output that blocks add up in any order, between runs: relative L2
   std::optional<TimeStats> time;
-  std::vector<executor::FilmedLaunch> film;  // --film
+  std::vector<executor::FilmedLaunch> film;  // --film, --timeline
   std::optional<MeasuredTraffic> measured;  // empty: not asked for, or nothing ran
   int64_t useful_flops = 0;
 
@@ -71,7 +71,7 @@ struct RunResult {
   std::vector<std::string> failures;     // one line each; empty: all is well
   bool outputs_wrong = false, counts_wrong = false;  // what they are about: outputs, or counted bytes and FLOPs
   std::string trace;                     // --trace-row's text
-  std::string film;                      // --film's page
+  std::string film, timeline;            // what --film and --timeline write
   std::vector<std::string> saved;        // files that --save wrote
   std::string not_saved;                 // why it could not ("" = it could, or was not asked to)
 };

@@ -282,7 +282,7 @@ class Run {
       }
     }
     result_.thread_orders = orders;
-    if (!options_.film.empty()) film(method, into);
+    if (!options_.film.empty() || !options_.timeline.empty()) film(method, into);
     if (!options_.repeat) return;
     executor.thread_order = orders.front();
     executor.race_check = ExecutorOptions::RaceCheck::none;
@@ -291,7 +291,7 @@ class Run {
                         [&] { compare_with_first(method, into, first, fmt::format("run {}", ++run)); });
   }
 
-  /// One more run, in index order, of which the film is made.
+  /// One more run, in index order, of which the film and the timeline are made.
   void film(const Method& method, MethodResult& into) {
     constexpr int64_t kFilmedBlocks = 64;  // of a launch
     executor_options().thread_order = 0;
@@ -415,7 +415,8 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   const Problem& problem = result.problem;
   const std::vector<Scratch> scratch = fit_memory(step_, device, has_backward(), result);
   if (options.plan) return result;
-  if (!options.film.empty() && device.kind() != DeviceKind::cpu) throw BadArguments("--film shows what the CPU executor sees: add --device cpu");
+  for (const auto& [flag, file] : {std::pair{"--film", options.film}, {"--timeline", options.timeline}})
+    if (!file.empty() && device.kind() != DeviceKind::cpu) throw BadArguments(std::string(flag) + " shows what the CPU executor sees: add --device cpu");
 
   if (!options.save_dir.empty()) refuse_unwritable_outputs(options.save_dir, has_backward());
   if (!has_inputs_) {
@@ -450,6 +451,7 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   const int64_t row = options.trace_row.value_or(problem.seqlen_q / 2);
   if (options.trace_row) result.trace = trace_row(problem, data_.inputs.spans(), row, values("LSE")[static_cast<size_t>(row)]);
   if (!options.film.empty()) result.film = film_page(result, data_.inputs.spans(), row, values("O"), values("LSE")[static_cast<size_t>(row)]);
+  if (!options.timeline.empty()) result.timeline = timeline_file(result, options.timeline);
   if (!options.save_dir.empty() && result.failures.empty()) save_outputs(options.save_dir, run.outputs(), result);
   return result;
 }

@@ -3,6 +3,7 @@
 
     python3 plots/films/make_films.py --folder build --out films                        every step, pairs and an index
     python3 plots/films/make_films.py --pair films/step02.html films/step04.html --out both.html
+    python3 plots/films/make_films.py --pictures docs/pictures       what is there of timeline_stepNN.svg and film_stepNN.svg, drawn anew
 
 Flags it does not know go to the steps (--seqlen 256 --causal). The pages need no network and no server.
 """
@@ -10,14 +11,32 @@ Flags it does not know go to the steps (--seqlen 256 --causal). The pages need n
 import html
 import json
 import pathlib
+import re
+import shutil
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.programs import described
 from plots.script import OneLineParser, Stop, call, end_with, last_line, read_text, write_whole
 
 START, END = '<script type="application/json" id="films">\n', "\n</script>"
-PAIRS = (("step02", "step04"), ("step03", "step04"))  # what the chapters set side by side
+PICTURED = ["--device", "cpu", "--dtype", "fp16", "--head-dim", "64", "--heads", "1", "--threads", "1"]
+PICTURED += ["--check", "none", "--thread-order", "0"]
+STILL = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">
+<style>
+text {{ font: 12px system-ui, sans-serif; fill: #1a1d21 }}
+.strong {{ font-weight: bold; fill: #c2410c }}
+.plain {{ font-weight: normal; fill: #1a1d21 }}
+.tensor {{ fill: none; stroke: #c3cad2 }}
+.tile-line {{ stroke: #c3cad2; stroke-dasharray: 2 3 }}
+.seen {{ fill: #cfe0f3 }}
+.current, .grown {{ fill: #c2410c }}
+.bar, .lane {{ fill: #0b5cad }}
+</style>
+<rect width="100%" height="100%" fill="#ffffff"/>
+{words}{body}</svg>
+"""
 INDEX = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -55,6 +74,18 @@ def pair(pages, out):
     write_whole(out, before + as_script(first + second) + after)
 
 
+def comparable(film, made):
+    """What a film can stand beside: of the step before it and its baseline, those with the same passes and type."""
+    alike = [made[name] for name in dict.fromkeys((film["before"], film["baseline"])) if name in made]
+    return [one for one in alike if all(one[what] == film[what] for what in ("passes", "default_dtype"))]
+
+
+def make(film, flags):
+    code, stdout, stderr = call([film["path"], *flags])
+    if code:
+        raise Stop(f"{film['id']}: {last_line(stderr) or last_line(stdout)}", code)
+
+
 def gallery(folder, out, flags):
     films = [one for one in described(folder) if one["kind"] == "attention" and one["devices"]["cpu"]]
     if not films:
@@ -63,21 +94,59 @@ def gallery(folder, out, flags):
     items = []
     for film in films:
         page = out / f"{film['id']}.html"
-        code, stdout, stderr = call([film["path"], "--device", "cpu", "--film", page.resolve(), *flags])
-        if code:
-            raise Stop(f"{film['id']}: {last_line(stderr) or last_line(stdout)}", code)
+        make(film, ["--device", "cpu", "--film", page.resolve(), *flags])
         items.append((page.name, f"{film['id']}: {film['title']}", film["idea"]))
-    made = {film["id"] for film in films}
-    for left, right in PAIRS:
-        if {left, right} <= made:
-            pair((out / f"{left}.html", out / f"{right}.html"), out / f"{left}-{right}.html")
-            title = f"{left} and {right}, side by side"
-            items.append((f"{left}-{right}.html", title, "the same problem, in step, with their byte counters"))
+    made = {film["id"]: film for film in films}
+    for left, right in ((one["id"], film["id"]) for film in films for one in comparable(film, made)):
+        pair((out / f"{left}.html", out / f"{right}.html"), out / f"{left}-{right}.html")
+        title = f"{left} and {right}, side by side"
+        items.append((f"{left}-{right}.html", title, "the same problem, in step, with their byte counters"))
     lines = (
         f'<li><a href="{name}">{html.escape(title)}</a><br>{html.escape(idea)}</li>' for name, title, idea in items
     )
     write_whole(out / "index.html", INDEX.format(items="\n".join(lines)))
     print(f"{len(items)} films and {out / 'index.html'}")
+
+
+def still(page, picture):
+    """What a film's page draws at an event of its middle kernel: the first maximum, else the first load, of the second
+    half. A browser runs the page; its drawings and the sentence above them become one picture."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if not browser:
+        raise Stop("a still needs Chromium (./setup.sh ci installs it)", 3)
+    kinds = [[event["kind"] for event in launch["filmed"][0]["events"]] for launch in cut(page)[1][0]["launches"]]
+    middle = kinds[len(kinds) // 2]
+    half = len(middle) // 2
+    event = next((middle.index(kind, half) for kind in ("row max", "load") if kind in middle[half:]), half)
+    event += sum(map(len, kinds[: len(kinds) // 2])) + 1
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    code, dom, stderr = call([browser, *flags, f"{page.as_uri()}#{event}"], 60)
+    now = re.search(r'<div class="card now".*?<strong>(.*?)</strong>(.*?)</p><p class="quiet">(.*?)</p>', dom, re.S)
+    drawings = re.findall(r'<svg viewBox="0 0 (\d+) (\d+)".*?>(.*?)</svg>', dom, re.S)
+    if code or not now or not drawings:
+        raise Stop(f"{browser}: {last_line(stderr) or 'no film in the page'}", code or 1)
+    width, height, body = int(drawings[0][0]), 52, ""
+    for _, high, drawing in drawings:
+        body += f'<g transform="translate(0 {height})">{drawing}</g>\n'
+        height += int(high)
+    for line in re.findall(r"<figcaption.*?>(.*: )(.*)</figcaption>", dom)[:1]:
+        body += "".join(f'<text x="6" y="{height + 14 + 18 * n}">{part}</text>\n' for n, part in enumerate(line))
+        height += 42
+    words = f'<text x="6" y="20" class="strong">{now[1]}<tspan class="plain">{now[2]}</tspan></text>'
+    words += f'<text x="6" y="38">{now[3]}</text>\n'
+    write_whole(picture, STILL.format(width=width, height=height, words=words, body=body))
+
+
+def pictures(folder, out):
+    """Draws the pictures of films and timelines anew that are in `out`."""
+    steps = {film["id"]: film for film in described(folder)}
+    for picture in sorted(out.glob("timeline_step*.svg")):
+        make(steps[picture.stem.split("_")[1]], [*PICTURED, "--seqlen", "1024", "--timeline", picture.resolve()])
+    with tempfile.TemporaryDirectory() as scratch:
+        for picture in sorted(out.glob("film_step*.svg")):
+            page = pathlib.Path(scratch) / f"{picture.stem}.html"
+            make(steps[picture.stem.split("_")[1]], [*PICTURED, "--seqlen", "256", "--film", page])
+            still(page, picture)
 
 
 def main():
@@ -86,10 +155,13 @@ def main():
     parser.add_argument(
         "--out", type=pathlib.Path, default="films", help="the gallery's folder (films), or the file of --pair"
     )
+    parser.add_argument("--pictures", type=pathlib.Path, metavar="FOLDER", help="draw this folder's pictures anew")
     parser.add_argument("--pair", nargs=2, type=pathlib.Path, metavar="PAGE", help="join two films into one page")
     options, flags = parser.parse_known_args()
     if options.pair:
         pair(options.pair, options.out)
+    elif options.pictures:
+        pictures(options.folder, options.pictures)
     else:
         gallery(options.folder, options.out, flags)
 

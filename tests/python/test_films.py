@@ -9,7 +9,7 @@ import unittest
 
 from need import BUILD, REPOSITORY
 
-SMALL = ["--device", "cpu", "--seqlen", "150", "--heads", "2", "--causal"]
+SMALL = ["--device", "cpu", "--seqlen", "150", "--heads", "2", "--causal", "--thread-order", "0"]
 
 
 def programs():
@@ -86,10 +86,94 @@ class Film(unittest.TestCase):
 
     def test_nothing_is_left_where_it_cannot_be_written(self):
         step = next(programs())
-        done = subprocess.run([step, *SMALL, "--film", self.path / "no" / "film.html"], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 2)
-        self.assertEqual(len(done.stderr.splitlines()), 1)
+        for flag, name in (("--film", "no/film.html"), ("--timeline", "no/lanes.html"), ("--timeline", "lanes.txt")):
+            done = subprocess.run([step, *SMALL, flag, self.path / name], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
         self.assertEqual(list(self.path.iterdir()), [])
+
+
+class Timeline(unittest.TestCase):
+    """--timeline: each lane in order, and what the four chapters say of their steps."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def lanes(self, name, *flags):
+        """{(block, lane): [(kind, name, begin, end)]} of a step in fp16, in cycles."""
+        path = pathlib.Path(self.folder.name) / "lanes.json"
+        sizes = ["--device", "cpu", "--dtype", "fp16", "--seqlen", "512", "--heads", "1", "--thread-order", "0"]
+        subprocess.run(
+            [BUILD / name, *sizes, "--check", "none", *flags, "--timeline", path], check=True, capture_output=True
+        )
+        trace = json.loads(path.read_text())
+        self.assertIn("logical time of the CPU executor", trace["otherData"]["time"])
+        threads, lanes = {}, {}
+        for event in trace["traceEvents"]:
+            lane = (event["pid"], event["tid"])
+            if event["ph"] == "M":
+                threads[lane] = event["args"]["name"]
+            else:
+                begin = round(event["ts"] * 1000)
+                end = begin + event["args"]["cycles"]
+                self.assertGreater(end, begin)
+                lanes.setdefault((*lane, threads[lane]), []).append((event["cat"], event["name"], begin, end))
+        for lane, spans in lanes.items():  # Perfetto shows spans that overlap within one thread wrongly
+            for before, after in zip(spans, spans[1:]):
+                self.assertLessEqual(before[3], after[2], f"{name}, {lane}")
+        return lanes
+
+    def spans(self, lanes, kind, block=None):
+        return [s for (pid, _, _), all in lanes.items() for s in all if s[0] == kind and block in (None, pid)]
+
+    @staticmethod
+    def shared(some, others):
+        return sum(max(0, min(a[3], b[3]) - max(a[2], b[2])) for a in some for b in others)
+
+    def test_step04_waits_for_its_loads(self):
+        lanes = self.lanes("step04")
+        loads, products = self.spans(lanes, "load", 1), self.spans(lanes, "product", 1)
+        self.assertTrue(loads and products)
+        self.assertEqual(self.shared(loads, products), 0, "a block's products ran during its loads")
+        self.assertEqual(self.spans(lanes, "copy"), [])
+
+    def test_step06_copies_travel_during_products(self):
+        lanes = self.lanes("step06")
+        self.assertGreater(self.shared(self.spans(lanes, "copy", 1), self.spans(lanes, "product", 1)), 0)
+        self.assertEqual(self.spans(lanes, "load"), [])
+
+    def test_step07_twins_hide_each_others_softmax(self):
+        lanes = self.lanes("step07")
+        self.assertEqual({pid for pid, _, _ in lanes}, {1, 2})
+        self.assertGreater(self.shared(self.spans(lanes, "softmax", 1), self.spans(lanes, "product", 2)), 0)
+
+    def test_step08_takes_turns(self):
+        lanes = self.lanes("step08", "--head-dim", "128", "--threads", "1")
+        self.assertEqual(
+            {name.split(", ")[1].split(":")[0] for *_, name in lanes if "warp" in name and ", " in name},
+            {"producer", "consumer 1", "consumer 2"},
+        )
+        turns = [
+            [s for (*_, name), all in lanes.items() if name == f"warp {w}, consumer {w // 4}: products" for s in all]
+            for w in (4, 8)
+        ]
+        self.assertEqual(self.shared(*turns), 0, "one tensor core ran two products at once")
+        softmax = [
+            s for (*_, name), all in lanes.items() if name == "warp 4, consumer 1" for s in all if s[0] == "softmax"
+        ]
+        self.assertGreater(self.shared(softmax, turns[1]), 0)
+
+    def test_stored_pictures_are_todays(self):
+        folder = pathlib.Path(self.folder.name)
+        stored = {path.name: path.read_text() for path in (REPOSITORY / "docs/pictures").glob("timeline_*.svg")}
+        self.assertTrue(stored)
+        for name in stored:
+            (folder / name).touch()
+        make = ["python3", REPOSITORY / "plots/films/make_films.py", "--folder", BUILD, "--pictures", folder]
+        subprocess.run(make, check=True)
+        for name, text in stored.items():
+            self.assertEqual((folder / name).read_text() == text, True, f"{name}: make pictures draws it anew")
 
 
 class Browser(Film):
@@ -199,10 +283,23 @@ class Browser(Film):
         self.run_js("show(5)")
         self.assertEqual(self.run_js("return shown.map((one) => one.position)"), [5, 5])
         self.run_js("show(longest())")
-        self.assertEqual(
-            len(self.run_js("return [...document.querySelectorAll('section.film')].map((film) => film.textContent)")), 2
-        )
+        for n, film in enumerate(films_of(both)):
+            counted = film["launches"][-1]["counted"]
+            self.assertEqual(self.last_row(n)[2:], [sum(one[way] for one in counted) for way in ("load", "store")])
         self.assert_clean(both)
+
+    def test_timeline_page(self):
+        page = self.path / "lanes.html"
+        subprocess.run([BUILD / "step08", *SMALL, "--timeline", page], check=True, capture_output=True)
+        for width, scheme in ((390, "light"), (1440, "dark")):
+            self.resize(width)
+            self.prefer(prefers_color_scheme=scheme)
+            self.browser.get(page.as_uri())
+            self.assertLessEqual(self.run_js("return document.documentElement.scrollWidth"), width)
+            self.assertGreater(self.run_js("return document.querySelectorAll('.timeline rect title').length"), 20)
+            worst = self.run_js(CONTRAST)
+            self.assertGreaterEqual(worst["ratio"], 4.5, f"{scheme}: {worst}")
+        self.assert_clean(page)
 
     def test_edited_score(self):
         page, _ = self.make(next(program for program in programs() if program.name == "step04"), *SMALL)
@@ -223,7 +320,7 @@ CONTRAST = """
 const channel = (x) => (x /= 255) <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
 const luminance = (colour) => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number); return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b); };
 let worst = {ratio: 99};
-for (const one of document.querySelectorAll('main *')) {
+for (const one of document.querySelectorAll('main *:not(title)')) {
   if (![...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())) continue;
   const style = getComputedStyle(one);
   let behind = one;

@@ -111,6 +111,8 @@ struct BulkCopy;
 void film_bulk_copy(const BulkCopy& copy, bool load, int64_t bytes);
 /// After a reduction of `lanes` neighbouring lanes: what the running thread now holds in x[0 .. count - 1].
 void film_row_max(int lanes, int count, const float* x);
+/// The running thread's warp has found maxima, or asked all lanes something.
+void film_exchange(SourceLine place);
 
 /// dynamic_sram<Layout>() with a Layout of `bytes` that the launch did not ask for.
 [[noreturn]] void report_layout(int64_t bytes, SourceLine place);

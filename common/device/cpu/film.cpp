@@ -75,8 +75,9 @@ void Extent::add(int64_t row, int64_t col, int64_t cols) {
   first_col = std::min(first_col, col), last_col = std::max(last_col, col + cols - 1);
 }
 
-void BlockFilm::start(int64_t block) {
-  film_ = {block, {}};
+void BlockFilm::start(int64_t block, int threads) {
+  film_ = {block, {}, {}};
+  acts.start(threads);
   keys_.clear();
   phase_ = 0;
 }
@@ -99,8 +100,9 @@ FilmEvent& BlockFilm::event(FilmEvent::Kind kind, int tensor) {
   return made;
 }
 
-void BlockFilm::barrier() {
+void BlockFilm::barrier(SourceLine place) {
   event(FilmEvent::Kind::barrier);
+  acts.block_together(place);
   phase_ = keys_.size();
 }
 
@@ -111,18 +113,23 @@ FilmEvent& BlockFilm::hbm_event(bool load, int tensor, int64_t head, int element
 }
 
 void BlockFilm::access(const HbmAccess& it, int64_t head, int bytes, int thread) {
-  FilmEvent& into = hbm_event(it.access == std::string("load"), it.tensor, head, it.elements);
+  const bool load = it.access == std::string("load");
+  acts.add(thread, {load ? Act::Kind::load : Act::Kind::store, it.tensor, 0, bytes, {}});
+  FilmEvent& into = hbm_event(load, it.tensor, head, it.elements);
   into.bytes += bytes;
   into.part.add(it.row, it.col, it.elements);
   const auto is_lane = [&](const FilmEvent::Lane& lane) { return lane.lane == thread; };
-  if (thread < kWarp && std::none_of(into.first_warp.begin(), into.first_warp.end(), is_lane)) into.first_warp.push_back({thread, it.row, it.col});
+  if (thread < kWarp && std::none_of(into.first_warp.begin(), into.first_warp.end(), is_lane))
+    into.first_warp.push_back({thread, it.row, it.col});
 }
 
 void BlockFilm::bulk_copy(const BulkCopy& copy, bool load, int64_t bytes) {
   constexpr int kPanelColumns = 64;  // of 16 bits
+  if (load) phase_ = keys_.size();   // each tile that the engine brings is an event
   FilmEvent& into = hbm_event(load, copy.tensor, copy.head, 1);
   into.bytes += bytes;
-  for (const int64_t row : {std::max<int64_t>(copy.row, 0), std::min(copy.row + std::max(copy.box_rows, 1), std::max<int64_t>(copy.rows, 1)) - 1})
+  for (const int64_t row : {std::max<int64_t>(copy.row, 0),
+                            std::min(copy.row + std::max(copy.box_rows, 1), std::max<int64_t>(copy.rows, 1)) - 1})
     into.part.add(row, copy.panel * kPanelColumns, std::max(copy.panels, 1) * kPanelColumns);
 }
 
@@ -132,16 +139,13 @@ void BlockFilm::sram(bool write, int64_t offset, int bytes) {
   into.part.add(0, offset, bytes);
 }
 
-void BlockFilm::product(int64_t flops) { event(FilmEvent::Kind::product).flops += flops; }
-
-void BlockFilm::copy_arrives(int bytes) { event(FilmEvent::Kind::copy_arrives).bytes += bytes; }
-
 // A warp's fragment has count * 32 / lanes rows; x[n] of lane group g belongs to row g + 32 / lanes * n of them (Fragment::row).
 void BlockFilm::row_max(int lanes, int count, const float* x, int thread) {
   FilmEvent& into = event(FilmEvent::Kind::row_max);
   const int groups = kWarp / lanes, first = thread / kWarp * count * groups + thread % kWarp / lanes;
   if (into.maxima.size() < static_cast<size_t>((thread / kWarp + 1) * count * groups))
-    into.maxima.resize(static_cast<size_t>((thread / kWarp + 1) * count * groups), -std::numeric_limits<float>::infinity());
+    into.maxima.resize(
+        static_cast<size_t>((thread / kWarp + 1) * count * groups), -std::numeric_limits<float>::infinity());
   for (int n = 0; n < count; ++n) into.maxima[static_cast<size_t>(first + groups * n)] = x[n];
 }
 

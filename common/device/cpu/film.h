@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/device/cpu/acts.h"
 #include "common/device/cpu/executor.h"
 
 namespace attention::executor {
@@ -23,13 +24,13 @@ struct Extent {
 struct FilmEvent {
   enum class Kind : uint8_t { load, store, sram_read, sram_write, product, row_max, barrier, copy_arrives };
   Kind kind;
-  std::string place;         // "step04_online_softmax.cu:50": innermost in the step's file, else the kernel's own line
-  std::string tensor;        // load, store
-  int64_t head = 0;          // load, store
-  Extent part;               // load, store: rows and columns of the head. SRAM: its bytes, as columns
-  int64_t bytes = 0;         // load, store, SRAM, copy_arrives
-  int64_t flops = 0;         // product; of one dimension of a row, as count_flops has them
-  std::vector<float> maxima; // row_max: by row of the block's tile, after the reduction
+  std::string place;          // "step04_online_softmax.cu:50": innermost in the step's file, else the kernel's own line
+  std::string tensor;         // load, store
+  int64_t head = 0;           // load, store
+  Extent part;                // load, store: rows and columns of the head. SRAM: its bytes, as columns
+  int64_t bytes = 0;          // load, store, SRAM, copy_arrives
+  int64_t flops = 0;          // product; of one dimension of a row, as count_flops has them
+  std::vector<float> maxima;  // row_max: by row of the block's tile, after the reduction
   struct Lane {
     int lane;
     int64_t row, col;
@@ -42,6 +43,7 @@ struct FilmEvent {
 struct FilmedBlock {
   int64_t block = 0;
   std::vector<FilmEvent> events;
+  std::vector<std::vector<Act>> acts;  // by warp
 };
 
 struct FilmedLaunch {
@@ -59,17 +61,26 @@ std::vector<FilmedLaunch> stop_film();
 /// The film of the block that one OS thread is running.
 class BlockFilm {
  public:
-  void start(int64_t block);
-  FilmedBlock finish() { return std::move(film_); }
+  void start(int64_t block, int threads);
+  FilmedBlock finish() {
+    film_.acts = acts.finish();
+    return std::move(film_);
+  }
 
   /// A new phase: what follows a barrier is another event than what came before it.
-  void barrier();
+  void barrier(SourceLine place);
   void access(const HbmAccess& access, int64_t head, int bytes, int thread);
   void bulk_copy(const BulkCopy& copy, bool load, int64_t bytes);
   void sram(bool write, int64_t offset, int bytes);
-  void product(int64_t flops);
+  /// A product that is only started has no barrier around it: it joins the last event, or is one of its own.
+  void product(int64_t flops, bool started) {
+    if (started && !keys_.empty()) phase_ = keys_.size() - 1;
+    event(FilmEvent::Kind::product).flops += flops;
+  }
   void row_max(int lanes, int count, const float* x, int thread);
-  void copy_arrives(int bytes);
+  void copy_arrives(int bytes) { event(FilmEvent::Kind::copy_arrives).bytes += bytes; }
+
+  BlockActs acts;
 
  private:
   FilmEvent& event(FilmEvent::Kind kind, int tensor = -1);

@@ -17,7 +17,7 @@ namespace attention::executor {
 
 namespace {
 
-constexpr int kMaxBarriers = 64, kRowBytes = 128, kWarpgroup = 128;
+constexpr int kMaxBarriers = 64, kRowBytes = 128, kWarpgroup = 128, kWarpgroupProductRows = 16;  // of a warp
 constexpr int64_t kRegistersOfAnSm = 65536;
 constexpr uint64_t kBarrierMark = 0x6261727269657200;  // what an initialised barrier holds in SRAM, with its number in the last byte
 constexpr uint32_t kPoison = 0x7fa5a5a5;               // a signalling NaN: arithmetic on it, and so any change, leaves other bits
@@ -104,6 +104,8 @@ void HopperBlock::use() {
 
 int HopperBlock::me() const { return worker_.current_; }
 
+void HopperBlock::tell_film(const Act& act) { worker_.film_.acts.add(me(), act); }
+
 void HopperBlock::give_up(Site site, const std::string& what) { worker_.give_up_block(site.place, site.caller, what); }
 
 const uint32_t* HopperBlock::clock() const { return clocks_run_ ? clock_of(me()) : nullptr; }
@@ -187,6 +189,7 @@ void HopperBlock::arrive(void* state, int64_t bytes, Site site) {
   const int number = find_barrier(state, site);
   Barrier& barrier = barriers_[static_cast<size_t>(number)];
   if (barrier.missing == 0) give_up(site, "one arrival too many at " + describe(barrier));
+  tell({Act::Kind::arrive, -1, barrier_key(kBarriers + number, barrier.phase), 0, site.place});
   --barrier.missing;
   barrier.bytes += bytes;
   hand_on(barrier.gathered, me());
@@ -235,7 +238,9 @@ void HopperBlock::wait(const void* state, int parity, Site site) {
   const int number = find_barrier(state, site);
   Barrier& barrier = barriers_[static_cast<size_t>(number)];
   if (parity != 0 && parity != 1) give_up(site, "a wait for parity " + std::to_string(parity) + ": it is 0 or 1");
-  if ((barrier.phase & 1) != static_cast<uint32_t>(parity)) return acquire(me(), number);
+  const bool ended = (barrier.phase & 1) != static_cast<uint32_t>(parity);
+  if (!ended || barrier.phase > 0) tell({Act::Kind::wait, -1, barrier_key(kBarriers + number, barrier.phase - ended), 0, site.place});
+  if (ended) return acquire(me(), number);
   barrier.waiting.push_back(static_cast<uint16_t>(me()));
   threads_[static_cast<size_t>(me())].barrier = number;
   threads_[static_cast<size_t>(me())].parity = parity;
@@ -263,6 +268,9 @@ void HopperBlock::named_barrier(int number, int threads, bool waits, Site site) 
     give_up(site, which + " for " + std::to_string(threads) + " threads, while thread " + std::to_string(barrier.first_thread) + " is there for " + std::to_string(barrier.threads) + " (" + text(barrier.first) + ")");
   if (barrier.here[static_cast<size_t>(me())]) give_up(site, "this thread comes to " + which + " twice before " + std::to_string(threads) + " threads have come once");
   barrier.here[static_cast<size_t>(me())] = true;
+  const int64_t key = barrier_key(kNamedBarriers + number, barrier.round);
+  tell({Act::Kind::arrive, -1, key, 0, site.place});
+  if (waits) tell({Act::Kind::wait, -1, key, 0, site.place});
   hand_on(barrier.gathered, me());
   if (++barrier.arrived < threads) {
     if (!waits) return;
@@ -273,7 +281,9 @@ void HopperBlock::named_barrier(int number, int threads, bool waits, Site site) 
   if (waits) take_over(me(), barrier.gathered);
   for (const uint16_t thread : barrier.waiting) threads_[thread].named = -1, take_over(thread, barrier.gathered);
   std::vector<uint16_t> waiting = std::move(barrier.waiting);
+  const int round = barrier.round + 1;
   barrier = {};
+  barrier.round = round;
   wake(waiting);
 }
 
@@ -334,6 +344,7 @@ void HopperBlock::start_copy(void* to, const BulkCopy& from, void* state, Site s
   std::memset(to, 0xff, static_cast<size_t>(from.bytes));
   block_view.requested[from.tensor].load += bytes_in_hbm(from);
   if (block_view.filmed) [[unlikely]] film_bulk_copy(from, true, bytes_in_hbm(from));
+  tell({Act::Kind::bulk_copy, from.tensor, barrier_key(kBarriers + number, barrier.phase), bytes_in_hbm(from), site.place});
   copies_.push_back({from, first, number, barrier.phase, me(), site});
   end_phase_if_complete(number);  // all arrivals are there: who announces these bytes?
 }
@@ -361,6 +372,7 @@ void HopperBlock::start_copy_back(const void* from, const BulkCopy& to, Site sit
   }
   block_view.requested[to.tensor].store += bytes_in_hbm(to);
   if (block_view.filmed) [[unlikely]] film_bulk_copy(to, false, bytes_in_hbm(to));
+  tell({Act::Kind::bulk_store, to.tensor, 0, bytes_in_hbm(to), site.place});
   threads_[static_cast<size_t>(me())].copies_back.push_back({to, first, false, false, site});
 }
 
@@ -379,9 +391,10 @@ void HopperBlock::commit_copies_back() {
   if (seed_ != 0 && random_.below(2) == 0) run_copies_back(thread);
 }
 
-void HopperBlock::wait_copies_back(Site) {
+void HopperBlock::wait_copies_back(Site here) {
   use();
   Thread& thread = threads_[static_cast<size_t>(me())];
+  tell({Act::Kind::wait_bulk_stores, -1, 0, 0, here.place});
   run_copies_back(thread);
   if (clocks_run_)
     for (const CopyBack& copy : thread.copies_back)
@@ -536,6 +549,8 @@ void HopperBlock::start_product(float* sums, const WarpgroupOperands& operands, 
       std::memcpy(&sums[n], &kPoison, sizeof kPoison);
     }
   }
+  tell({Act::Kind::warpgroup_product, -1, product.group, operands.columns * kWarpgroupProductRows * 16 * 2 / kWarp, site.place});
+  if (block_view.filmed && !operands.a_registers) [[unlikely]] worker_.film_.acts.scores(me(), operands.columns * kWarpgroupProductRows);
   product.a_registers[lane] = operands.a_registers;
   if (operands.a_registers) std::memcpy(product.a_values[lane], operands.a_registers, sizeof product.a_values[lane]);
   const bool last_lane = ++product.lanes == kWarp;
@@ -598,6 +613,7 @@ void HopperBlock::run_products(Warp& warp, int number, uint32_t groups) {
 
 void HopperBlock::wait_products(int pending, Site site) {
   use();
+  tell({Act::Kind::wait_products, -1, int64_t{warps_[static_cast<size_t>(me() / kWarp)].committed[me() % kWarp]} - pending, 0, site.place});
   worker_.wait_for_warp(finish_products, &pending, site.place);
 }
 
@@ -661,6 +677,7 @@ void HopperBlock::use_registers(const void* first, const void* end, Site site) {
 void HopperBlock::set_registers(int count, bool takes, Site site) {
   use();
   Warp& warp = warps_[static_cast<size_t>(me() / kWarp)];
+  tell({Act::Kind::registers, -1, 0, 0, site.place});
   if (takes ? count < warp.registers : count > warp.registers)
     give_up(site, std::string(takes ? "takes " : "gives up all but ") + std::to_string(count) + " registers a thread, and has " + std::to_string(warp.registers));
   worker_.wait_for_warp(change_registers, &count, site.place);

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device/cpu/acts.h"
 #include "common/device/cpu/executor.h"
 #include "common/device/cpu/random.h"
 
@@ -29,6 +30,7 @@ class HopperBlock {
 
   /// Forgets all: at the start of a block. Seed 0: everything as late as possible.
   void start_block(uint64_t seed);
+  bool used() const { return used_; }
 
   // What running threads ask for; see executor.h.
   void make_barrier(void* state, int arrivals, Site site);
@@ -65,6 +67,10 @@ class HopperBlock {
 
  private:
   using Clock = std::vector<uint32_t>;
+  void tell(const Act& act) {
+    if (block_view.filmed) [[unlikely]] tell_film(act);
+  }
+  void tell_film(const Act& act);  // of the current thread
 
   struct Barrier {
     void* state;
@@ -78,7 +84,7 @@ class HopperBlock {
     std::vector<uint16_t> waiting;
   };
   struct NamedBarrier {
-    int threads = 0, arrived = 0;
+    int threads = 0, arrived = 0, round = 0;
     Site first;
     int first_thread = 0;
     Clock gathered;

@@ -316,7 +316,7 @@ struct Sum {
 template <int Lanes, int N>
 void lanes_max(float (&x)[N], ATTN_CALLER) {
   executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line});
-  if (executor::block_view.filmed) [[unlikely]] executor::film_row_max(Lanes, N, x);
+  if (executor::block_view.filmed) [[unlikely]] executor::film_row_max(Lanes, N, x), executor::film_exchange({file, line});
 }
 template <int Lanes, int N>
 void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Sum>, x, {file, line}); }
@@ -359,6 +359,7 @@ inline void any_of_lanes(void* const* lanes) {
 inline bool __any_sync(unsigned mask, bool predicate, ATTN_CALLER) {
   if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
   executor::warp_collective(any_of_lanes, &predicate, {file, line});
+  if (executor::block_view.filmed) [[unlikely]] executor::film_exchange({file, line});
   return predicate;
 }
 
@@ -381,6 +382,7 @@ T value_of_lane(unsigned mask, T value, int from, executor::SourceLine place) {
   if (mask != kAllLanes) [[unlikely]] executor::report(place, "a shuffle of some of the lanes: the executor takes whole warps");
   Shuffled deposit{std::bit_cast<uint32_t>(value), from};
   executor::warp_collective(shuffle_lanes, &deposit, place);
+  if (executor::block_view.filmed) [[unlikely]] executor::film_exchange(place);
   return std::bit_cast<T>(deposit.value);
 }
 /// As CUDA has them: within groups of `width` lanes, and a lane whose source lies outside of its group keeps its own value.

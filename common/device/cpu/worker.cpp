@@ -120,7 +120,7 @@ void Worker::run_block(int64_t block) {
   race_checked_ = run_->race_checked(block);
   block_view.filmed = run_->is_filmed(block);
   block_view.unwatched_bytes = race_checked_ || block_view.filmed ? 0 : block_view.sram_bytes;
-  if (block_view.filmed) film_.start(block);
+  if (block_view.filmed) film_.start(block, threads_count_);
   block_epoch_ = 1;
   if (race_checked_) shadow_.reset(run_->grid.sram_bytes);
 
@@ -261,7 +261,7 @@ bool Worker::arrive(Gathering& gathering, int expected, State waiting, SourceLin
 
 void Worker::wait_for_block(SourceLine place) {
   if (arrive(block_gathering_, threads_count_, State::waits_for_block, place)) {
-    if (block_view.filmed) [[unlikely]] film_.barrier();
+    if (block_view.filmed) [[unlikely]] film_.barrier(place);
     if (++block_epoch_ == Access::kEpochs) {  // all earlier accesses are ordered before the later ones: forget them
       if (race_checked_) shadow_.forget_order();
       block_epoch_ = 1;
@@ -281,6 +281,7 @@ void Worker::wait_for_warp(WarpOperation operation, void* deposit, SourceLine pl
     give_up_block(place, "thread " + std::to_string(warp.gathering.first_thread) + " of the same warp waits here with another operation");
   warp.deposits[current_ % kWarp] = deposit;
   if (arrive(warp.gathering, warp.lanes, State::waits_for_warp, place)) {
+    if (block_view.filmed) [[unlikely]] film_.acts.warp_together(current_);
     if (operation) operation(warp.deposits);
     else ++warp.epoch, hopper.warp_barrier_passed(current_ / kWarp);
     release(warp.order, warp.lanes);
@@ -411,11 +412,13 @@ void Worker::watch_sram(const void* address, int bytes, bool write, SourceLine p
 void Worker::start_copy(void* to, const void* from, SourceLine place, const void* caller) {
   std::memset(to, kNanByte, kCopyBytes);
   copies_[current_].on_their_way.push_back({to, from, copies_[current_].open_group, place});
+  if (block_view.filmed && from) [[unlikely]] film_.acts.copy_started(current_, kCopyBytes, copies_[current_].open_group);
   if (race_checked_) shadow_.copy_starts(static_cast<const unsigned char*>(to) - block_view.sram, kCopyBytes, access_now(place, caller));
 }
 
 void Worker::wait_copies(int pending, SourceLine place, const void* caller) {
   auto& [on_their_way, open_group] = copies_[current_];
+  if (block_view.filmed) [[unlikely]] film_.acts.add(current_, {Act::Kind::wait_copies, -1, open_group - pending, 0, place});
   size_t arrived = 0;
   for (; arrived < on_their_way.size() && on_their_way[arrived].group < open_group - pending; ++arrived) {
     const Copy& copy = on_their_way[arrived];
@@ -484,8 +487,15 @@ void film_access(const HbmAccess& access, int64_t head, int64_t rows_above, int 
   running_worker->film().access(of_head, head, bytes, running_worker->current());
 }
 void film_bulk_copy(const BulkCopy& copy, bool load, int64_t bytes) { running_worker->film().bulk_copy(copy, load, bytes); }
-void film_product(int64_t flops) { running_worker->film().product(flops); }
+void film_product(int64_t flops) {
+  const bool started = running_worker->hopper.used();
+  running_worker->film().product(flops, started);
+  if (started) return;  // the unit tells of its products itself
+  running_worker->film().acts.add(running_worker->current(), {Act::Kind::product, -1, 0, flops, {}});
+  running_worker->film().acts.scores(running_worker->current(), flops / 2);
+}
 void film_row_max(int lanes, int count, const float* x) { running_worker->film().row_max(lanes, count, x, running_worker->current()); }
+void film_exchange(SourceLine place) { running_worker->film().acts.exchange(running_worker->current(), place); }
 void start_copy(void* to, const void* from, SourceLine place) {
   worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
 }
