@@ -1,21 +1,13 @@
-#!/usr/bin/env python3
 """The roofline of this GPU as step00 measured it, with each method on it: FLOPs per HBM byte against FLOPs per second.
-
-    python3 plots/figures/figure_roofline.py docs/results/nvidia-h200.json --out docs/figures
-
 One picture per dtype, in fp32 one per product (--product); executed FLOPs, N = 4096, not causal. A filled marker stands
 at the expected bytes, a hollow one at the measured."""
 
 import dataclasses
 import math
-import pathlib
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.figures import figure_style as style
 from plots.programs import CUDA_CORES, TENSOR_CORES
 from plots.results import on_product, tile_product
-from plots.script import end_with
 
 # step00's names of the rates of what multiplies, and how many of its FLOPs make one of the attention's.
 CEILINGS = {
@@ -66,10 +58,9 @@ def picture(results, dtype, product=None):
         line[0].set_ylabel("executed TFLOP/s")
     for ax in axes[-1]:
         ax.set_xlabel("executed FLOPs per HBM byte")
-    title = f"{results['gpu']}: roofline, N {style.HEADLINE_SEQLEN}; filled: expected bytes, hollow: measured"
-    figure.suptitle(title, x=0.01, ha="left")
-    style.footnotes(figure, [f"not drawn, {why}: {', '.join(dict.fromkeys(labels))}" for why, labels in absent.items()])
-    return figure
+    title = f"roofline, N {style.HEADLINE_SEQLEN}; filled: expected bytes, hollow: measured"
+    notes = [f"not drawn, {why}: {', '.join(dict.fromkeys(labels))}" for why, labels in absent.items()]
+    return style.finish(figure, results, title, notes)
 
 
 def panels_of(results, dtype, product, absent):
@@ -97,21 +88,15 @@ def panels_of(results, dtype, product, absent):
 
 def point_of(row, absent):
     label = f"{row['method']} (d {row['head_dim']})"
-    why = style.why_no_time(row)
-    flops, expected, measured = (
-        (row["flops"] or {}).get("executed"),
-        row["hbm_expected_bytes"],
-        row["hbm_measured_bytes"],
-    )
+    why, flops = style.why_no_time(row), (row["flops"] or {}).get("executed")
+    expected, measured = row["hbm_expected_bytes"], row["hbm_measured_bytes"]
     if not why and not (flops and (expected or measured)):
         why = "executed FLOPs or HBM bytes are not in the results"
     if why:
         absent.setdefault(why, []).append(label)
         return None
-    place = [of and flops / of for of in (expected, measured)]
-    return Point(
-        style.short(row["method"]), row["method"], flops / row["time"]["median_ms"] / 1e9, *place, row["hbm_at_least"]
-    )
+    places, tflops = [of and flops / of for of in (expected, measured)], flops / row["time"]["median_ms"] / 1e9
+    return Point(style.short(row["method"]), row["method"], tflops, *places, row["hbm_at_least"])
 
 
 def roof(device, dtype, product, head_dim, points):
@@ -135,33 +120,19 @@ def panel(ax, device, dtype, product, head_dim, points):
     bottom = min(min(point.tflops for point in points), left * bandwidth) / 2
     ax.plot([left, top / bandwidth], [left * bandwidth, top], color=style.BLACK, linewidth=1.2)
     for n, (what, rate) in enumerate(ceilings):
-        ax.plot(
-            [rate / bandwidth, right],
-            [rate, rate],
-            color=style.BLACK,
-            linestyle="--" if n else "-",
-            linewidth=0.9 if n else 1.2,
-        )
+        how = {"linestyle": "--", "linewidth": 0.9} if n else {"linestyle": "-", "linewidth": 1.2}
+        ax.plot([rate / bandwidth, right], [rate, rate], color=style.BLACK, **how)
     told = [f"{'dashed: ' if n else ''}{what} {style.number(rate)}" for n, (what, rate) in enumerate(ceilings)]
     if told:
-        where = {"textcoords": "offset points", "va": "bottom", "ha": "right", "fontsize": 8}
-        ax.annotate(", ".join(told), (right, ceilings[0][1]), (-2, 3), **where)
+        style.beside(ax, ", ".join(told), (right, ceilings[0][1]), (-2, 3), va="bottom", ha="right", fontsize=8)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(left, right)
     ax.set_ylim(bottom, top * 2)
     middle = math.sqrt(left * top / bandwidth)
-    ax.text(
-        middle / 1.12,
-        middle * bandwidth * 1.12,
-        f"HBM: {style.number(bandwidth)} TB/s",
-        ha="center",
-        va="bottom",
-        fontsize=8,
-        rotation=math.degrees(math.atan(bandwidth)),
-        rotation_mode="anchor",
-        transform_rotates_text=True,
-    )
+    along = {"rotation": math.degrees(math.atan(bandwidth)), "rotation_mode": "anchor", "transform_rotates_text": True}
+    above = (middle / 1.12, middle * bandwidth * 1.12)
+    style.centred(ax, *above, f"HBM: {style.number(bandwidth)} TB/s", va="bottom", fontsize=8, **along)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_formatter(lambda value, _: "")
@@ -204,7 +175,3 @@ def name_points(ax, points, gap, highest):
         for point, y in zip(column, style.spread([math.log10(point.tflops) for point in column], gap, highest)):
             where = {"textcoords": "data", "va": "center", "fontsize": 8.5, "arrowprops": arrow}
             ax.annotate(point.label, (point.right, point.tflops), (x, 10**y), **where)
-
-
-if __name__ == "__main__":
-    end_with(lambda: style.main([draw], __doc__))

@@ -1,21 +1,18 @@
-"""What the figures share: how a picture looks, which rows belong together, how a picture is written, and the command
-line.
+"""What the figures share: how a picture looks, which rows belong together, and how a picture is written.
 
-A figure is a module with draw(results) -> {name: picture, or the reason (a str) why it was not drawn}. Pictures are
-Matplotlib figures, never shown, only written. The colours are Okabe and Ito's, which the colour-blind can tell apart;
+A figure is a module with draw(results) -> {name: picture, or the reason (a str) why it was not drawn}; draw_all.py is
+the program. Pictures are Matplotlib figures, never shown, only written. The colours are Okabe and Ito's, which the colour-blind can tell apart;
 hatches, markers and labels say the same again, for a print in black and white. The same results give the same bytes
 (with the same Matplotlib)."""
 
-import hashlib
 import io
 import os
-import pathlib
 import re
 import sys
 import textwrap
 
 from plots import results as results_file
-from plots.script import REPOSITORY, OneLineParser, Stop, write_whole
+from plots.script import write_whole
 
 os.environ.pop("MPLBACKEND", None)  # a notebook's: nothing is shown here, only written
 try:
@@ -29,17 +26,8 @@ except ImportError as error:
     print(f"the figures need Matplotlib and NumPy ({error}): {how}", file=sys.stderr)
     sys.exit(3)
 
-CANNOT_SERVE = 3
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE, GREY = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#F0E442",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-    "#BBBBBB",
+    "#000000 #E69F00 #56B4E9 #009E73 #F0E442 #0072B2 #D55E00 #CC79A7 #BBBBBB".split()
 )
 DTYPES = ("fp32", "fp16", "bf16")
 HEADLINE_SEQLEN = 4096
@@ -70,18 +58,8 @@ matplotlib.rcParams.update(
 )
 
 # Colour and marker of our steps, in turn by their number; what is not ours is hatched.
-_OURS = (
-    (GREY, "v"),
-    (ORANGE, "s"),
-    (SKY, "^"),
-    (BLUE, "o"),
-    (GREEN, "p"),
-    (BLACK, "8"),
-    (BLUE, "<"),
-    (ORANGE, ">"),
-    (SKY, "D"),
-    (GREY, "h"),
-)
+_OURS = (GREY, ORANGE, SKY, BLUE, GREEN, BLACK, BLUE, ORANGE, SKY, GREY)
+_MARKERS = "vs^op8<>Dh"
 _OTHERS = {
     "yardstick": (GREEN, "...", "P"),
     "eager": (VERMILLION, "///", "X"),
@@ -97,7 +75,8 @@ def method_style(method):
     step = re.match(r"step(\d+)", method)
     if not step:
         return _OTHERS.get(method, (SKY, "++", "*"))
-    colour, marker = _OURS[(int(step[1]) - 1) % len(_OURS)]
+    turn = (int(step[1]) - 1) % len(_OURS)
+    colour, marker = _OURS[turn], _MARKERS[turn]
     if "standard" in method:
         colour, marker = ORANGE, "D"
     return (YELLOW if method.endswith("tensor cores") else colour), "", marker
@@ -106,6 +85,36 @@ def method_style(method):
 def new_figure(height):
     """An empty figure of so many inches; 9.2 wide, so that on a page's width letters are about 6 points high."""
     return Figure(figsize=(9.2, height), layout="constrained")
+
+
+def finish(figure, results, title, notes):
+    """The title, which begins with the GPU's name, and the footnotes."""
+    figure.suptitle(f"{results['gpu']}: {title}", x=0.01, ha="left")
+    footnotes(figure, notes)
+    return figure
+
+
+def bar(ax, y, length, method, **how):
+    colour, hatch, _ = method_style(method)
+    edge = {"edgecolor": "white" if hatch else colour, "linewidth": 0}
+    ax.barh(y, length, color=colour, hatch=hatch, **{**edge, **how})
+
+
+def beside(ax, text, point, points=(3, 0), **how):
+    """A text some points beside a point of the data, or of what `xycoords` says."""
+    return ax.annotate(text, point, points, textcoords="offset points", **{"va": "center", **how})
+
+
+def centred(ax, x, y, text, **how):
+    ax.text(x, y, text, **{"ha": "center", "va": "center", **how})
+
+
+def name_bars(ax, names, top=-0.6):
+    """The names of horizontal bars, from above; none where the bars on the left have them."""
+    ax.set_ylim(len(names) - 0.5, top)
+    ax.set_yticks(range(len(names)), names)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x")
 
 
 def order(rows):
@@ -143,27 +152,17 @@ def headline(results, which, causal):
         for row in results["rows"]
         if (row["pass"], row["causal"], row["seqlen"], row["set"]) == (which, causal, HEADLINE_SEQLEN, "sizes")
     ]
-    panels = {
-        key: {}
-        for key in sorted(
-            {(row["dtype"], row["head_dim"]) for row in rows}, key=lambda key: (DTYPES.index(key[0]), key[1])
-        )
-    }
-    for row in rows:
-        panels[row["dtype"], row["head_dim"]][results_file.name_of(row)] = row
+    panels = {}
+    for row in sorted(rows, key=lambda row: (DTYPES.index(row["dtype"]), row["head_dim"])):
+        panels.setdefault((row["dtype"], row["head_dim"]), {})[results_file.name_of(row)] = row
     return panels
 
 
 def no_headline(results, which, causal):
     """The reason to give when headline() is empty."""
-    measured = sorted(
-        {
-            row["seqlen"]
-            for row in results["rows"]
-            if (row["pass"], row["causal"], row["set"]) == (which, causal, "sizes")
-        }
-    )
-    there = f"there are N {', '.join(map(str, measured))}" if measured else "there are none of any N"
+    wanted = (which, causal, "sizes")
+    measured = {row["seqlen"] for row in results["rows"] if (row["pass"], row["causal"], row["set"]) == wanted}
+    there = f"there are N {', '.join(map(str, sorted(measured)))}" if measured else "there are none of any N"
     return f"no {'causal ' if causal else ''}{which} rows of the measured sizes with N {HEADLINE_SEQLEN} ({there})"
 
 
@@ -200,58 +199,3 @@ def write(figure, path, drawn_from):
     picture = io.BytesIO()
     figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None, "Description": drawn_from})
     write_whole(path, picture.getvalue())
-
-
-def main(figures, description, arguments=None):
-    """The command line of a figure's script, and of all of them: `figures` are the draw functions. Returns the exit
-    code."""
-    parser = OneLineParser(description)
-    parser.add_argument(
-        "results", nargs="*", type=pathlib.Path, help="results files, docs/results/<gpu>.json (all that are there)"
-    )
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=REPOSITORY / "docs" / "figures",
-        help="folder for <gpu>-<figure>.svg (docs/figures)",
-    )
-    parser.add_argument("--anew", action="store_true", help="draw also what was drawn from the same results")
-    options = parser.parse_args(arguments)
-    paths = options.results or sorted((REPOSITORY / "docs" / "results").glob("*.json"))
-    if not paths:
-        raise Stop(
-            "no results to draw: docs/results has no <gpu>.json (make table measures one, on a GPU)", CANNOT_SERVE
-        )
-    by_gpu = results_file.load(paths)
-    told = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
-    drawn_from = f"drawn from {' '.join(path.name for path in paths)}, sha256 {told}"
-    with results_file.readable(paths):
-        pictures = {
-            f"{gpu}-{name}": made
-            for gpu, results in by_gpu.items()
-            for draw in figures
-            for name, made in draw(results).items()
-        }
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        return (
-            0
-            if sum(
-                [place(made, options.out / f"{name}.svg", drawn_from, options.anew) for name, made in pictures.items()]
-            )
-            else CANNOT_SERVE
-        )
-    except OSError as error:
-        raise Stop(error) from error
-
-
-def place(picture, path, drawn_from, anew):
-    """Writes what draw() returned, and says so in a line. Returns whether there is a picture."""
-    if isinstance(picture, str):
-        print(f"{path.stem}: not drawn: {picture}", file=sys.stderr)
-    elif not anew and path.is_file() and drawn_from.encode() in path.read_bytes():
-        print(f"{os.path.relpath(path)}: drawn from these results already")
-    else:
-        write(picture, path, drawn_from)
-        print(os.path.relpath(path))
-    return not isinstance(picture, str)

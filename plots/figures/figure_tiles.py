@@ -1,17 +1,8 @@
-#!/usr/bin/env python3
-"""Tile sizes as a heat map: time and requested bytes of each Br x Bc, the best and the article's 64 x 64 marked.
+"""Tile sizes as a heat map: time and requested bytes of each Br x Bc, the best and the article's 64 x 64 marked. One
+panel per run of step04 --sweep-tiles in the results. A tile that did not run says so; the reasons stand below."""
 
-    python3 plots/figures/figure_tiles.py docs/results/nvidia-h200.json --out docs/figures
-
-One panel per run of step04 --sweep-tiles in the results. A tile that did not run says so; the reasons stand below.
-"""
-
-import pathlib
-import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.figures import figure_style as style
-from plots.script import bytes_text, end_with
+from plots.script import bytes_text
 
 ARTICLE = (64, 64)
 
@@ -23,13 +14,10 @@ def draw(results):
 def picture(results):
     sweeps = [sweep for sweep in results["sweeps"] if sweep["tiles"] and sweep["gpu"]]  # the CPU executor is no GPU
     if not sweeps:
-        return (
-            "the results hold no sweep of tile sizes on a "
-            f"GPU{', only emulated ones' if results['sweeps'] else ''} (step04 --sweep-tiles)"
-        )
-    sweeps.sort(
-        key=lambda sweep: (style.DTYPES.index(sweep["dtype"]), sweep["head_dim"], sweep["causal"], sweep["seqlen"] or 0)
-    )
+        emulated = ", only emulated ones" if results["sweeps"] else ""
+        return f"the results hold no sweep of tile sizes on a GPU{emulated} (step04 --sweep-tiles)"
+    in_order = lambda s: (style.DTYPES.index(s["dtype"]), s["head_dim"], s["causal"], s["seqlen"] or 0)
+    sweeps.sort(key=in_order)
     columns = min(2, len(sweeps))
     lines = [sweeps[n : n + columns] for n in range(0, len(sweeps), columns)]
     heights = [max(len(sides(sweep)[0]) for sweep in line) + 1.4 for line in lines]
@@ -40,14 +28,8 @@ def picture(results):
         ax.set_axis_off()
     for ax, sweep in zip(axes.flat, sweeps):
         panel(ax, sweep, notes)
-    figure.suptitle(
-        f"{results['gpu']}: time and requested bytes of each tile; thick frame: the best, dashed frame: "
-        "the article's 64x64",
-        x=0.01,
-        ha="left",
-    )
-    style.footnotes(figure, notes)
-    return figure
+    title = "time and requested bytes of each tile; thick frame: the best, dashed frame: the article's 64x64"
+    return style.finish(figure, results, title, notes)
 
 
 def parse(tile):
@@ -69,8 +51,7 @@ def panel(ax, sweep, notes):
     (brs, bcs), entries = sides(sweep), {parse(entry["tile"]): entry for entry in sweep["tiles"]}
     times = [ms for ms in map(milliseconds, entries.values()) if ms]
     fastest, slowest = (min(times), max(times)) if times else (1, 1)
-    colours = style.matplotlib.colormaps["cividis"]
-    shade = lambda ms: 1 - (ms / fastest - 1) / max(slowest / fastest - 1, 1e-9)  # 1, bright: the fastest
+    brightness = lambda ms: 1 - 0.85 * (ms / fastest - 1) / max(slowest / fastest - 1, 1e-9)  # 1: the fastest
     inks = {}
     for (br, bc), entry in entries.items():
         x, y, ms = bcs.index(bc), brs.index(br), milliseconds(entry)
@@ -78,55 +59,23 @@ def panel(ax, sweep, notes):
             why = entry["not_run"] or ("its result was not right" if entry["time"] else "it was not timed")
             notes.append(f"{sweep['dtype']}, d {sweep['head_dim']}, {entry['tile']}: {why}")
             cell(ax, x, y, facecolor="white", edgecolor="#AAAAAA", hatch="////")
-            ax.text(
-                x,
-                y,
-                "did not run" if entry["not_run"] else "n/a",
-                ha="center",
-                va="center",
-                fontsize=8,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-            )
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            style.centred(ax, x, y, "did not run" if entry["not_run"] else "n/a", fontsize=8, bbox=box)
         else:
-            cell(ax, x, y, facecolor=colours(0.15 + 0.85 * shade(ms)), edgecolor="white")
-            ink = inks[br, bc] = "black" if 0.15 + 0.85 * shade(ms) > 0.5 else "white"
-            ax.text(
-                x,
-                y - 0.17,
-                f"{style.number(ms)} ms",
-                ha="center",
-                va="center",
-                fontsize=9,
-                color=ink,
-                fontweight="bold" if entry["tile"] == sweep["best"] else None,
-            )
-            ax.text(
-                x, y + 0.22, bytes_text(entry["requested_bytes"]), ha="center", va="center", fontsize=7.5, color=ink
-            )
+            cell(ax, x, y, facecolor=style.matplotlib.colormaps["cividis"](brightness(ms)), edgecolor="white")
+            ink = inks[br, bc] = "black" if brightness(ms) > 0.5 else "white"
+            weight = "bold" if entry["tile"] == sweep["best"] else None
+            style.centred(ax, x, y - 0.17, f"{style.number(ms)} ms", fontsize=9, color=ink, fontweight=weight)
+            style.centred(ax, x, y + 0.22, bytes_text(entry["requested_bytes"]), fontsize=7.5, color=ink)
+
+    def frame(tile, **how):
+        br, bc = tile
+        cell(ax, bcs.index(bc), brs.index(br), facecolor="none", edgecolor=inks.get(tile, "black"), **how)
+
     if sweep["best"]:
-        br, bc = parse(sweep["best"])
-        cell(
-            ax,
-            bcs.index(bc),
-            brs.index(br),
-            inset=0.03,
-            facecolor="none",
-            edgecolor=inks.get((br, bc), "black"),
-            linewidth=3,
-            zorder=4,
-        )
+        frame(parse(sweep["best"]), inset=0.03, linewidth=3, zorder=4)
     if ARTICLE in entries:
-        cell(
-            ax,
-            bcs.index(ARTICLE[1]),
-            brs.index(ARTICLE[0]),
-            inset=0.1,
-            facecolor="none",
-            edgecolor=inks.get(ARTICLE, "black"),
-            linewidth=1.6,
-            linestyle=(0, (4, 2)),
-            zorder=5,
-        )
+        frame(ARTICLE, inset=0.1, linewidth=1.6, linestyle=(0, (4, 2)), zorder=5)
     else:
         notes.append(f"{sweep['dtype']}, d {sweep['head_dim']}: the article's 64x64 is not in this sweep")
     ax.set_xticks(range(len(bcs)), bcs)
@@ -139,19 +88,10 @@ def panel(ax, sweep, notes):
     for spine in ax.spines.values():
         spine.set_visible(False)
     length = sweep["seqlen"] or f"{sweep['seqlen_q']} x {sweep['seqlen_k']}"
-    ax.set_title(
-        f"{sweep['step']}, {sweep['dtype']}, d {sweep['head_dim']}, N "
-        f"{length}{', causal' if sweep['causal'] else ''} ({style.heads_text(sweep)})"
-    )
+    causal, heads = ", causal" if sweep["causal"] else "", style.heads_text(sweep)
+    ax.set_title(f"{sweep['step']}, {sweep['dtype']}, d {sweep['head_dim']}, N {length}{causal} ({heads})")
 
 
-def cell(ax, x, y, inset=0.0, **style_of_it):
-    ax.add_patch(
-        style.matplotlib.patches.Rectangle(
-            (x - 0.5 + inset, y - 0.5 + inset), 1 - 2 * inset, 1 - 2 * inset, **{"linewidth": 1, **style_of_it}
-        )
-    )
-
-
-if __name__ == "__main__":
-    end_with(lambda: style.main([draw], __doc__))
+def cell(ax, x, y, inset=0.0, **how):
+    corner, side = (x - 0.5 + inset, y - 0.5 + inset), 1 - 2 * inset
+    ax.add_patch(style.matplotlib.patches.Rectangle(corner, side, side, **{"linewidth": 1, **how}))
