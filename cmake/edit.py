@@ -15,9 +15,15 @@ import re
 import shutil
 import sys
 
-WORD = re.compile(
-    r'\s+|//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|\$?[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|[\w.\'])*|\.\.\.|\S)', re.DOTALL
-)
+BLANK = r"\s+|//[^\n]*|/\*.*?\*/"
+TEXT, NAME, NUMBER = r'"(?:\\.|[^"\\\n])*"', r"\$?[A-Za-z_]\w*", r"\.?\d(?:[eEpP][+-]|[\w.'])*"
+WORD = re.compile(rf"{BLANK}|({TEXT}|{NAME}|{NUMBER}|\.\.\.|\S)", re.DOTALL)
+REGISTERED = """#pragma once
+{includes}
+namespace {{
+const bool registered = attention::register_step(attention::DeviceKind::cpu, attention::on_cpu::{step}::step());
+}}
+"""
 
 
 class Gone(Exception):
@@ -64,9 +70,8 @@ def find(text, pattern, names, file=""):
             places.append((source[at][1], source[end - 1][2], found))
     which = int(numbered[1]) if numbered else 1
     if len(places) < which or (len(places) > 1 and not numbered):
-        raise Gone(
-            f"{file} has `{pattern}` {len(places)} times, and {which if numbered else 'once'} is needed: an edit of the file has changed what this is about"
-        )
+        needed = f"{which if numbered else 'once'} is needed: an edit of the file has changed what this is about"
+        raise Gone(f"{file} has `{pattern}` {len(places)} times, and {needed}")
     names.update(places[which - 1][2])
     return places[which - 1][:2]
 
@@ -103,13 +108,10 @@ def read(path):
 
 def file_of(source, step, name):
     """`name` in steps/ or common/tile/, or the step's own file: a path within source. Raises Gone."""
-    found = (
-        sorted(source.glob(f"steps/{step}_*.cu"))
-        if name is None
-        else [path for path in (source / "steps" / name, source / "common/tile" / name) if path.exists()]
-    )
+    places = [f"steps/{name}", f"common/tile/{name}"] if name else [f"steps/{step}_*.cu"]
+    found = [path for place in places for path in sorted(source.glob(place))]
     if not found:
-        raise Gone(f"there is no {name or f'steps/{step}_*.cu'}")
+        raise Gone(f"there is no {name or places[0]}")
     return found[0].relative_to(source)
 
 
@@ -123,35 +125,26 @@ def copy(text, to):
 def main(edits, name, source, out):
     source, out = pathlib.Path(source), pathlib.Path(out)
     step, _, changes = read(edits)[name]
-    texts = {
-        path.relative_to(source): path.read_text(encoding="utf-8")
-        for path in sorted(source.glob("steps/*"))
-        if path.suffix in (".cu", ".cuh", ".h")
-    }
+    text_of = lambda path: (source / path).read_text(encoding="utf-8")
+    sources = [path.relative_to(source) for path in sorted(source.glob("steps/*"))]
+    texts = {path: text_of(path) for path in sources if path.suffix in (".cu", ".cuh", ".h")}
     names = {}
     try:
         for file, pattern, new in changes:
             path = file_of(source, step, file)
-            texts[path] = replace(
-                texts.get(path) or (source / path).read_text(encoding="utf-8"), pattern, new, names, path
-            )
+            texts[path] = replace(texts.get(path) or text_of(path), pattern, new, names, path)
         own = file_of(source, step, None)
     except Gone as gone:
         shutil.rmtree(out, ignore_errors=True)
         sys.exit(f"{name}: {gone}")
-    for old in [
-        *out.glob("steps/*"),
-        *out.glob("common/tile/*"),
-    ]:  # of an edit that was in another file, or a step that is gone
-        if old.relative_to(out) not in texts:
+    for old in (*out.glob("steps/*"), *out.glob("common/tile/*")):
+        if old.relative_to(out) not in texts:  # of an edit that was in another file, or a step that is gone
             old.unlink()
     for path, text in texts.items():
         copy(text, out / path)
-    parts = "".join(f'#include "{path}"\n' for path in texts if path.match(f"steps/{step}_*.cuh"))
-    copy(
-        f'#pragma once\n#include "{own}"\n{parts}namespace {{\nconst bool registered = attention::register_step(attention::DeviceKind::cpu, attention::on_cpu::{step}::step());\n}}\n',
-        out / "edited_step.h",
-    )
+    parts = [own, *(path for path in texts if path.match(f"steps/{step}_*.cuh"))]
+    includes = "\n".join(f'#include "{path}"' for path in parts)
+    copy(REGISTERED.format(includes=includes, step=step), out / "edited_step.h")
 
 
 if __name__ == "__main__":

@@ -35,10 +35,8 @@ def readable(paths):
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        told = f"{type(error).__name__}: {error}".replace("\n", " ")
-        raise ResultsError(
-            f"{', '.join(map(str, paths))}: not as docs/results/README.md describes it ({told})"
-        ) from error
+        told, names = f"{type(error).__name__}: {error}".replace("\n", " "), ", ".join(map(str, paths))
+        raise ResultsError(f"{names}: not as docs/results/README.md describes it ({told})") from error
 
 
 def slug(gpu):
@@ -95,18 +93,14 @@ def place(row):
     """What rows of a configuration are sorted by: the steps by number, on tensor cores after, the row with cuBLAS,
     PyTorch; what is equal stays in the file's order."""
     step = row["method"].split()[0]
-    return (
-        0 if step.startswith("step") else 1 if row["ours"] else 2,
-        row["product"] == TENSOR_CORES,
-        step if row["ours"] else "",
-    )
+    kind = 0 if step.startswith("step") else 1 if row["ours"] else 2
+    return kind, row["product"] == TENSOR_CORES, step if row["ours"] else ""
 
 
 def configuration_text(row):
     """ "fp16, B 4, H 32, N 4096, d 64, causal"."""
-    return f"{row['dtype']}, B {row['batch']}, H {row['heads']}, N {row['seqlen']}, d {row['head_dim']}" + (
-        ", causal" if row["causal"] else ""
-    )
+    sizes = f"B {row['batch']}, H {row['heads']}, N {row['seqlen']}, d {row['head_dim']}"
+    return f"{row['dtype']}, {sizes}{', causal' if row['causal'] else ''}"
 
 
 def driver_version():
@@ -137,22 +131,21 @@ def read(path):
     return result
 
 
+def place_text(path, row):
+    return f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)})"
+
+
 def check_rows(path, rows_of_file):
     known = set()
+    keys = (*CONFIGURATION, "method", "pass", "product", "ours", "not_run", "emulated", "verified", "time")
     for row in rows_of_file:
-        where = f"{path}: {row.get('method')} {row.get('pass')}"
-        lacking = [
-            key
-            for key in (*CONFIGURATION, "method", "pass", "product", "ours", "not_run", "emulated", "verified", "time")
-            if key not in row
-        ]
+        lacking = [key for key in keys if key not in row]
         if lacking:
-            raise ResultsError(f"{where}: a row lacks {', '.join(lacking)}")
-        where = f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)})"
+            raise ResultsError(f"{path}: {row.get('method')} {row.get('pass')}: a row lacks {', '.join(lacking)}")
+        where = place_text(path, row)
         if (row["product"] in PRODUCTS) != (row["ours"] and row["dtype"] == "fp32"):
-            raise ResultsError(
-                f"{where}: product {row['product']}; our rows in fp32 have {' or '.join(PRODUCTS)}, others null"
-            )
+            rule = f"our rows in fp32 have {' or '.join(PRODUCTS)}, others null"
+            raise ResultsError(f"{where}: product {row['product']}; {rule}")
         if row["emulated"]:
             raise ResultsError(f"{where}: an emulated row; a CPU's time is no GPU's")
         if row["not_run"] is None and row["ours"] and row["verified"] is not True:
@@ -182,10 +175,8 @@ def merge(first, second, path):
     """Two objects of one GPU as one; `path`, the second's, is for the error. The same row may not come from two commits
     or twice."""
     if first["commit"] != second["commit"]:
-        raise ResultsError(
-            f"{path}: rows of commit {second['commit']}, other files of {first['gpu']} are of commit "
-            f"{first['commit']}: one GPU, one commit"
-        )
+        others = f"other files of {first['gpu']} are of commit {first['commit']}"
+        raise ResultsError(f"{path}: rows of commit {second['commit']}, {others}: one GPU, one commit")
     for key, version in first["versions"].items():
         other = second["versions"].get(key)
         if None not in (version, other) and version != other and not key.endswith("_reason"):
@@ -193,10 +184,7 @@ def merge(first, second, path):
     known = {row_key(row) for row in first["rows"]}
     for row in second["rows"]:
         if row_key(row) in known:
-            raise ResultsError(
-                f"{path}: {name_of(row)} {row['pass']} ({configuration_text(row)}) is in another file of "
-                f"{first['gpu']} too"
-            )
+            raise ResultsError(f"{place_text(path, row)} is in another file of {first['gpu']} too")
     fuller = first if first.get("device") else second
     device = {key: fuller[key] for key in ("device", "device_reason") if key in fuller}
     return {
@@ -211,14 +199,10 @@ def merge(first, second, path):
 
 def joined_versions(first, second):
     """A version that one side alone knows (a shard without PyTorch) counts for both."""
-    known = {
-        key: value
-        for versions in (first, second)
-        for key, value in versions.items()
-        if value is not None and not key.endswith("_reason")
-    }
-    absent = {key: value for key, value in {**second, **first}.items() if key.removesuffix("_reason") not in known}
-    return {**known, **absent}
+    known = {key for versions in (first, second) for key, value in versions.items() if value is not None}
+    of_reason = lambda key: key.removesuffix("_reason") in known and key.endswith("_reason")
+    joined = second | {key: value for key, value in first.items() if value is not None or key not in known}
+    return {key: value for key, value in joined.items() if not of_reason(key)}
 
 
 # ---- selecting
@@ -236,27 +220,23 @@ def rows(results, **wanted):
     ]
 
 
+def words(wanted):
+    return " ".join(f"{key}={value}" for key, value in wanted.items())
+
+
 def one_row(results, **wanted):
     """The one row that fits, None when there is none. Raises ResultsError when several do."""
     found = rows(results, **wanted)
     if len(found) > 1:
-        raise ResultsError(
-            f"{len(found)} rows fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more"
-        )
+        raise ResultsError(f"{len(found)} rows fit {words(wanted)}: say more")
     return found[0] if found else None
 
 
 def beside(results, row, method):
     """The row of another method at the same configuration, pass and GPU, on CUDA cores where there is a choice: the
     base of speedups. None where it is missing or did not run."""
-    other = one_row(
-        results,
-        gpu=row["gpu"],
-        method=method,
-        product=CUDA_CORES,
-        **{"pass": row["pass"]},
-        **{key: row[key] for key in CONFIGURATION},
-    )
+    same = {key: row[key] for key in ("gpu", "pass", *CONFIGURATION)}
+    other = one_row(results, method=method, product=CUDA_CORES, **same)
     return None if other is None or other["not_run"] is not None else other
 
 
@@ -279,27 +259,19 @@ def at(value, path):
 
 def tile_product(device, dtype, head_dim, product=None):
     """What step00 measured of the tile product of a dtype and head_dim: R and R / BW. None where it did not."""
-    measured = (
-        device.get("split_tile_products", [])
-        if dtype == "fp32" and product == TENSOR_CORES
-        else device["tile_products"]
-    )
+    split = (dtype, product) == ("fp32", TENSOR_CORES)
+    measured = device.get("split_tile_products", []) if split else device["tile_products"]
     return next((entry for entry in measured if (entry["dtype"], entry["head_dim"]) == (dtype, head_dim)), None)
 
 
 def one_sweep(result, **wanted):
     """The tile sweep of one GPU's results that fits, with its tiles by their name and the best one as `fastest`; None
     when there is none."""
-    found = [
-        sweep
-        for sweep in result["sweeps"]
-        if all(sweep[key] == value for key, value in wanted.items() if key in CONFIGURATION)
-        and wanted.get("set", set_of(sweep)) == set_of(sweep)
-    ]
+    keys = {*CONFIGURATION, "set"} & wanted.keys()
+    fits = lambda sweep: all({**sweep, "set": set_of(sweep)}[key] == wanted[key] for key in keys)
+    found = [sweep for sweep in result["sweeps"] if fits(sweep)]
     if len(found) > 1:
-        raise ResultsError(
-            f"{len(found)} sweeps fit {' '.join(f'{key}={value}' for key, value in wanted.items())}: say more"
-        )
+        raise ResultsError(f"{len(found)} sweeps fit {words(wanted)}: say more")
     if not found:
         return None
     tiles = {entry["tile"]: entry for entry in found[0]["tiles"]}
@@ -311,8 +283,7 @@ def one_sweep(result, **wanted):
 
 def save(result, path):
     """Writes one GPU's object, whole or not at all."""
-    stripped = {
-        **result,
-        "rows": [{key: value for key, value in row.items() if key not in READ_HERE} for row in result["rows"]],
-    }
-    write_whole(path, json.dumps(stripped, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    rows_of_file = [{key: value for key, value in row.items() if key not in READ_HERE} for row in result["rows"]]
+    write_whole(
+        path, json.dumps({**result, "rows": rows_of_file}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    )

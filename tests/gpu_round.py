@@ -72,16 +72,10 @@ class Round:
         """Those with kernels for this GPU, and its compute capability."""
         code, stdout, _ = call(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "--id=0"])
         capability = int(stdout.strip().replace(".", "")) if code == 0 else 0
-        here = [
-            program
-            for program in described(self.folder)
-            if program["kind"] != "device" and runs_on(program, capability)
-        ]
+        here = [p for p in described(self.folder) if p["kind"] != "device" and runs_on(p, capability)]
         if not here:
-            raise Stop(
-                f"{self.folder}: no program there has kernels for this GPU (compute capability "
-                f"{capability or 'unknown'})"
-            )
+            which = f"compute capability {capability or 'unknown'}"
+            raise Stop(f"{self.folder}: no program there has kernels for this GPU ({which})")
         return here
 
     def many(self, name, cases, log, right=(0,)):
@@ -103,11 +97,8 @@ def build(r):
     ):
         code, stdout, stderr = r.run("build", command, 1200)
         if code != 0:
-            raise Stop(
-                "the build failed:\n"
-                + "\n".join([line for line in (stdout + stderr).splitlines() if "rror" in line][:20]),
-                1,
-            )
+            errors = [line for line in (stdout + stderr).splitlines() if "rror" in line]
+            raise Stop("\n".join(["the build failed:", *errors[:20]]), 1)
     r.line("build", True, f"{time.monotonic() - began:.0f} s")
 
 
@@ -122,10 +113,9 @@ def tests(r):
     """The tests that need a GPU; ctest runs alone what measures."""
     command = ["ctest", "--test-dir", r.folder, "-L", "gpu", "-j", 4, "--no-tests=error", "--output-on-failure"]
     code, stdout, _ = r.run("tests", command, 500)
-    r.line(
-        "ctest -L gpu", code == 0, next((line for line in stdout.splitlines() if "tests passed" in line), "no summary")
-    )
-    for line in stdout.splitlines():
+    lines = stdout.splitlines()
+    r.line("ctest -L gpu", code == 0, next((line for line in lines if "tests passed" in line), "no summary"))
+    for line in lines:
         if "***" in line or "Skipped" in line:
             print("   ", line)
 
@@ -159,14 +149,9 @@ def dtype_of(program, flags):
 
 def edges(r):
     programs = r.programs()
-    cases = [
-        (
-            f"{p['id']} {flags}",
-            command_of(p, dtype_of(p, flags), None, flags + " --repeat 2" * ("--repeat" not in flags)),
-        )
-        for p in programs
-        for flags in EDGES
-    ]
+    repeated = lambda flags: flags + " --repeat 2" * ("--repeat" not in flags)
+    command = lambda p, flags: command_of(p, dtype_of(p, flags), None, repeated(flags))
+    cases = [(f"{p['id']} {flags}", command(p, flags)) for p in programs for flags in EDGES]
     r.many("edges", cases, "edges", right=(0, CANNOT_SERVE, 4))
     for label, kind, environment, code in (
         ("no GPU is visible", "attention", {"CUDA_VISIBLE_DEVICES": ""}, CANNOT_SERVE),
@@ -176,8 +161,8 @@ def edges(r):
         if program is None:
             r.line(label, None, f"no {kind} in this build")
             continue
-        command = command_of(program, program["default_dtype"], None, "")
-        found, _, stderr = r.run("edges", command, env={**os.environ, **environment})
+        usual = command_of(program, program["default_dtype"], None, "")
+        found, _, stderr = r.run("edges", usual, env={**os.environ, **environment})
         r.line(f"{program['id']}, {label}", found == code, f"exit {found}: {last_line(stderr)}")
 
 
@@ -242,10 +227,9 @@ def main():
         return text.split(",")
 
     parser = OneLineParser(__doc__)
+    build_folder = REPOSITORY / "build-gpu"
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for logs and JSON")
-    parser.add_argument(
-        "--folder", type=pathlib.Path, default=REPOSITORY / "build-gpu", help="build folder (build-gpu)"
-    )
+    parser.add_argument("--folder", type=pathlib.Path, default=build_folder, help="build folder (build-gpu)")
     parser.add_argument("--only", type=named, default=list(PARTS), metavar="PART,...", help=f"of {', '.join(PARTS)}")
     options = parser.parse_args()
     r = Round(options.folder, options.out)
@@ -256,11 +240,9 @@ def main():
     failed = [name for state, name, _ in r.lines if state == "FAILED"]
     print("\n" + "\n".join(table_text([["", "what", "found"], *r.lines], left=3)))
     left_out = [name for name in PARTS if name not in options.only]
-    print(
-        (f"\nnot in this round: {', '.join(left_out)}" if left_out else "")
-        + f"\n{len(failed)} failed"
-        + (": " + ", ".join(failed) if failed else "")
-    )
+    if left_out:
+        print(f"\nnot in this round: {', '.join(left_out)}")
+    print(": ".join([f"\n{len(failed)} failed", *([", ".join(failed)] if failed else [])]))
     return 1 if failed else 0
 
 

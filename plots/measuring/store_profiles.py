@@ -2,7 +2,7 @@
 """Runs the profiler line of each chapter and stores what it prints in docs/results/profiler/, for readers who may not
 read counters.
 
-    python3 plots/store_profiles.py --folder build [--out docs/results/profiler]
+    python3 plots/measuring/store_profiles.py --folder build [--out docs/results/profiler]
 
 The line is the chapter's own, `$ ncu ... ./step04 ...`; the file holds it and the profiler's part of the output. Needs
 a GPU, ncu and the permission to read counters. Exit codes: 0 stored, 2 bad arguments, 3 no ncu, 4 the profiler failed
@@ -23,7 +23,7 @@ def commands(repository):
     """{"step04": its chapter's profiler line}."""
     lines = [
         match[1]
-        for chapter in sorted((repository / "docs").glob("0[0-9]-*.md"))
+        for chapter in sorted((repository / "docs").glob("[0-9][0-9]-*.md"))
         for match in re.finditer(r"^\$ (ncu .*)$", read_text(chapter), re.MULTILINE)
     ]
     return {re.search(r"\./(step\d\d)", line)[1]: line for line in lines}

@@ -60,7 +60,12 @@ RUNS = (
 def mistakes():
     """(source, the line before it and its line, without comments, the environment variable, its value) of each."""
     for source in sorted(
-        [*REPOSITORY.glob("steps/*.cu"), *REPOSITORY.glob("steps/*.cuh"), *REPOSITORY.glob("steps/*.h"), *REPOSITORY.glob("common/tile/*.h")]
+        [
+            *REPOSITORY.glob("steps/*.cu"),
+            *REPOSITORY.glob("steps/*.cuh"),
+            *REPOSITORY.glob("steps/*.h"),
+            *REPOSITORY.glob("common/tile/*.h"),
+        ]
     ):
         if source.name.startswith("step00_"):  # for GPUs alone
             continue

@@ -33,17 +33,12 @@ class OnTheExecutor(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.steps = Steps.load(LIBRARY)
-        cls.programs = [
-            program
-            for program in programs.described(BUILD)
-            if program["kind"] == "attention" and program["devices"]["cpu"] and "fp32" in program["dtypes"]
-        ]
+        here = [p for p in programs.described(BUILD) if p["kind"] == "attention" and p["devices"]["cpu"]]
+        cls.programs = [program for program in here if "fp32" in program["dtypes"]]
 
     def read(self, case):
-        tensors = {
-            name: np.load(DATA / case / f"{name}.npy").astype(np.float32)
-            for name in ("q", "k", "v", "do", "o", "lse", "dq", "dk", "dv")
-        }
+        names = "q k v do o lse dq dk dv".split()
+        tensors = {name: np.load(DATA / case / f"{name}.npy").astype(np.float32) for name in names}
         return tensors, json.loads((DATA / case / "case.json").read_text(encoding="utf-8"))["causal"]
 
     def test_forward_of_every_step(self):
@@ -56,49 +51,32 @@ class OnTheExecutor(unittest.TestCase):
                     self.assertTrue(close(lse, t["lse"], case))
 
     def test_every_backward(self):
-        found = [
-            (program["id"], method["name"])
-            for program in self.programs
-            for method in program["methods"]
-            if method["backward"]
-        ]
+        found = [(p["id"], method["name"]) for p in self.programs for method in p["methods"] if method["backward"]]
         self.assertIn(("step05", "recompute backward"), found)
         for case in CASES:
             t, causal = self.read(case)
             o, lse = self.steps.forward("step04", t["q"], t["k"], t["v"], causal=causal)
             for step, method in found:
                 with self.subTest(case=case, step=step, method=method):
-                    gradients = self.steps.backward(
-                        step, t["q"], t["k"], t["v"], o, lse, t["do"], method=method, causal=causal, nan=True
-                    )
+                    inputs = (t["q"], t["k"], t["v"], o, lse, t["do"])
+                    gradients = self.steps.backward(step, *inputs, method=method, causal=causal, nan=True)
                     for name, gradient in zip(("dq", "dk", "dv"), gradients):
                         self.assertTrue(close(gradient, t[name], case), name)
 
     def test_products(self):
         for case in ("ragged_causal", "ragged_d40"):
             t, causal = self.read(case)
-            run = lambda product: self.steps.forward(
-                "step04", t["q"], t["k"], t["v"], causal=causal, product=product, nan=True
-            )
+            how, qkv = {"causal": causal, "nan": True}, (t["q"], t["k"], t["v"])
+            run = lambda product: self.steps.forward("step04", *qkv, product=product, **how)
             (o, lse), (usual, _), (told, _) = run("tensor-cores"), run(None), run("cuda-cores")
             self.assertTrue(close(o, t["o"], case) and close(lse, t["lse"], case))
             self.assertTrue(np.array_equal(usual, told), "fp32 takes the CUDA cores unless told")
             self.assertFalse(np.array_equal(usual, o), "another product rounds differently")
             for method in ("standard backward", "recompute backward"):
-                run = lambda product: self.steps.backward(
-                    "step05",
-                    t["q"],
-                    t["k"],
-                    t["v"],
-                    o,
-                    lse,
-                    t["do"],
-                    method=method,
-                    causal=causal,
-                    product=product,
-                    nan=True,
+                backward = lambda product: self.steps.backward(
+                    "step05", *qkv, o, lse, t["do"], method=method, product=product, **how
                 )
-                found, told = run("tensor-cores"), run("cuda-cores")
+                found, told = backward("tensor-cores"), backward("cuda-cores")
                 for name, gradient in zip(("dq", "dk", "dv"), found):
                     self.assertTrue(close(gradient, t[name], case), (method, name))
                 self.assertFalse(all(map(np.array_equal, found, told)), method)
@@ -116,35 +94,28 @@ class OnTheExecutor(unittest.TestCase):
         q = k = np.zeros((2, 3, 200, 40), np.float32)
         plan = self.steps.plan("step04", "forward", q, k)
         self.assertEqual((plan.kernels, plan.workspace_bytes, plan.useful_flops), (1, 0, 4 * 2 * 3 * 200 * 200 * 40))
-        self.assertEqual(
-            self.steps.plan("step02", "forward", q, k).workspace_bytes, 2 * 960000
-        )  # S and P: 2 * 3 * 200 * 200 * 4 bytes each
-        self.assertEqual(self.steps.plan("step05", "standard backward", q, k).workspace_bytes, 3 * 960000)
-        self.assertEqual(
-            self.steps.plan("step05", "recompute backward", q, k).workspace_bytes, 4864
-        )  # delta: 4800, in whole pieces of 256
+        for step, method, size in (
+            ("step02", "forward", 2 * 960000),  # S and P: 2 * 3 * 200 * 200 * 4 bytes each
+            ("step05", "standard backward", 3 * 960000),
+            ("step05", "recompute backward", 4864),  # delta: 4800, in whole pieces of 256
+        ):
+            self.assertEqual(self.steps.plan(step, method, q, k).workspace_bytes, size, method)
         self.assertIn("commit", self.steps.build)
 
     def test_refusals(self):
-        q = np.zeros((1, 2, 8, 16), np.float32)
-        wide = np.zeros((1, 1, 2, 300), np.float32)
+        q, wide = np.zeros((1, 2, 8, 16), np.float32), np.zeros((1, 1, 2, 300), np.float32)
+        wide_product = "no fp32 on tensor cores for head_dim 200; it runs with --product cuda-cores"
+        half, narrower = q.astype(np.float16), wide[..., :200].copy()
+        step04 = lambda *tensors, **how: lambda: self.steps.forward("step04", *tensors, **how)
         for code, text, call in (
             (2, "no step42 here; there are step01", lambda: self.steps.forward("step42", q, q, q)),
             (2, 'no method "sideways"', lambda: self.steps.plan("step04", "sideways", q, q)),
-            (2, "finite", lambda: self.steps.forward("step04", q, q, q, softmax_scale=float("nan"))),
-            (2, "tile 64x0", lambda: self.steps.forward("step04", q, q, q, tile=(64, 0))),
-            (3, "compiled in:", lambda: self.steps.forward("step04", q, q, q, tile=(7, 7))),
-            (
-                3,
-                "no fp32 on tensor cores for head_dim 200; it runs with --product cuda-cores",
-                lambda: self.steps.forward("step04", *[wide[..., :200].copy()] * 3, product="tensor-cores"),
-            ),
-            (
-                3,
-                "--product cuda-cores is for fp32",
-                lambda: self.steps.forward("step04", *[q.astype(np.float16)] * 3, product="cuda-cores"),
-            ),
-            (3, "not 300", lambda: self.steps.forward("step04", wide, wide, wide)),
+            (2, "finite", step04(q, q, q, softmax_scale=float("nan"))),
+            (2, "tile 64x0", step04(q, q, q, tile=(64, 0))),
+            (3, "compiled in:", step04(q, q, q, tile=(7, 7))),
+            (3, wide_product, step04(narrower, narrower, narrower, product="tensor-cores")),
+            (3, "--product cuda-cores is for fp32", step04(half, half, half, product="cuda-cores")),
+            (3, "not 300", step04(wide, wide, wide)),
         ):
             with self.subTest(text=text):
                 with self.assertRaises(StepError) as caught:

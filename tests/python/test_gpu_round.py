@@ -3,6 +3,7 @@ out."""
 
 from need import REPOSITORY
 
+import copy
 import json
 import os
 import pathlib
@@ -10,7 +11,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
+from plots import results
+
+sys.path.insert(0, str(REPOSITORY / "tests"))
+import gpu_round
+
+GPU_ROUND = REPOSITORY / "tests" / "gpu_round.py"
 FAKE_STEP = pathlib.Path(__file__).with_name("fake_step.py")
 
 
@@ -24,37 +32,18 @@ class GpuRound(unittest.TestCase):
                 "ctest": "echo 100% tests passed; exit ${CTEST-0}",
                 "compute-sanitizer": 'case "$*" in *racecheck*step42*) exit 9;; esac',
             }
-            programs = {
-                step: f'exec "{sys.executable}" -ES "{FAKE_STEP}" {step} "$@"'
-                for step in ("step00", "step04", "step42")
-            }
+            fake = f'exec "{sys.executable}" -ES "{FAKE_STEP}"'
+            programs = {step: f'{fake} {step} "$@"' for step in ("step00", "step04", "step42")}
             for program, text in {**tools, **programs}.items():
                 (folder / program).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
                 (folder / program).chmod(0o755)
-            command = [
-                sys.executable,
-                REPOSITORY / "tests" / "gpu_round.py",
-                "--folder",
-                folder,
-                "--out",
-                folder / "out",
-                "--only",
-                only,
-            ]
-            environment = {
-                **os.environ,
-                "PATH": f"{folder}:{os.environ['PATH']}",
-                "FAKE_STEP_LOG": str(folder / "log"),
-                **environment,
-            }
+            words = [GPU_ROUND, "--folder", folder, "--out", folder / "out", "--only", only]
+            environment |= {"PATH": f"{folder}:{os.environ['PATH']}", "FAKE_STEP_LOG": str(folder / "log")}
             done = subprocess.run(
-                [str(word) for word in command], capture_output=True, encoding="utf-8", env=environment
+                [sys.executable, *words], capture_output=True, encoding="utf-8", env={**os.environ, **environment}
             )
-            return (
-                done.returncode,
-                done.stdout + done.stderr,
-                {path.name: path.read_text(encoding="utf-8") for path in folder.glob("out/*")},
-            )
+            logs = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("out/*")}
+            return done.returncode, done.stdout + done.stderr, logs
 
     def test_passes(self):
         code, text, logs = self.round("figures,tests,steps,edges")
@@ -62,12 +51,7 @@ class GpuRound(unittest.TestCase):
         self.assertIn("not in this round: build, sanitizer, speed", text)
         self.assertIn("gpu", json.loads(logs["step00.json"]))
         self.assertIn("-L gpu", logs["tests.log"])
-        for what in (
-            "step04 fp32",
-            "step04 fp32 on tensor cores",
-            "step04 fp16",
-            "step42 fp16",
-        ):  # as they describe themselves
+        for what in ("step04 fp32", "step04 fp32 on tensor cores", "step04 fp16", "step42 fp16"):  # as they describe
             self.assertRegex(text, rf"ok +{what} +worst 0.50 of the allowance")
         self.assertNotIn("step42 fp32", text)
         self.assertEqual(logs["steps.log"].count("$ "), 3 * 4 + 3)  # outlier columns in fp32 on CUDA cores alone
@@ -81,6 +65,36 @@ class GpuRound(unittest.TestCase):
             code, text, _ = self.round(only, **environment)
             self.assertEqual(code, 1, text)
             self.assertTrue(text.rstrip().endswith(f"1 failed: {what}"), text)
+
+    def test_speed_against_the_stored_results(self):
+        """Of a comparison whose rows are the stored ones, with step04 made slower."""
+        [stored] = results.load([REPOSITORY / "docs" / "results" / "nvidia-h200.json"]).values()
+        for factor, state in ((1, True), (0.95, "slower"), (0.8, False)):
+            found = []
+
+            def compared(log, command, **_):
+                at = {
+                    "dtype": "fp16",
+                    "head_dim": 64,
+                    "seqlen": 4096,
+                    "set": "sizes",
+                    "causal": False,
+                    "pass": "forward",
+                }
+                rows = copy.deepcopy(results.rows({"": stored}, **at))
+                for row in rows:
+                    row["time"]["median_ms"] /= factor if row["method"] == "step04" else 1
+                told = {"rows": rows, "versions": {"gpu": stored["gpu"]}}
+                pathlib.Path(command[-1]).write_text(json.dumps(told), encoding="utf-8")
+                return 0, "", ""
+
+            with tempfile.TemporaryDirectory() as folder, mock.patch.object(gpu_round, "SPEEDS", (("fp16", 64),)):
+                r = gpu_round.Round(pathlib.Path(folder), pathlib.Path(folder))
+                r.run, r.line = compared, lambda name, passed, text: found.append((name, passed))
+                gpu_round.speed(r)
+            self.assertEqual(found[0], ("errors beside eager's, fp16 d 64", True))
+            self.assertIn(("step04, fp16 d 64", state), found)
+            self.assertIn(("step02, fp16 d 64", True), found)
 
     def test_bad_arguments(self):
         code, text, _ = self.round("tests,sped")
