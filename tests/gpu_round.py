@@ -126,7 +126,8 @@ def command_of(program, dtype, product, flags):
 
 
 def steps(r):
-    """Every program in each type, product and head_dim that it describes: exact, and by how much. What it describes it runs."""
+    """Every program in each type, product and head_dim that it describes, and without each of its techniques: exact, and
+    by how much. What it describes it runs."""
     cases, worst = [], {}
     for program in r.programs():
         for dtype in program["dtypes"]:
@@ -135,6 +136,10 @@ def steps(r):
                     continue  # docs/exactness.md, "Small terms first": what is promised there are fp32's CUDA cores
                 command = command_of(program, dtype, product, f"--heads 2 --repeat 2 {shape} --json -")
                 cases.append((on_product(f"{program['id']} {dtype}", product), command))
+        for technique in program["techniques"]:
+            flags = f"--heads 2 --repeat 2 {SHAPES[0]} {technique['option']} --json -"
+            command = command_of(program, program["default_dtype"], None, flags)
+            cases.append((f"{program['id']} {technique['option']}", command))
     for label, stdout in r.many("exactness", cases, "steps"):
         for method in json.loads(stdout)["methods"]:
             worst[label] = max([worst.get(label, 0), *(check["worst"] for check in method["exactness"])])

@@ -21,8 +21,12 @@ TENSORS = {
     "P": (style.YELLOW, ""),
     "dS": (style.ORANGE, "///"),
     "dP": (style.YELLOW, "///"),
+    "partial O": (style.PURPLE, ""),
+    "partial LSE": ("#444444", ""),
+    "dQ sums": (style.PURPLE, "\\\\\\"),
+    "lse2": ("#444444", ""),
 }
-DARK = ("K", "V", "LSE", "delta", "dK", "dV")
+DARK = ("K", "V", "LSE", "delta", "dK", "dV", "partial LSE", "lse2")
 SMALL = 0.1  # of the largest bar: such bars are worth magnifying
 
 

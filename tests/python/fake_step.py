@@ -37,6 +37,7 @@ def description():
         "passes": sorted({"backward" if backward else "forward" for _, backward in METHODS}, reverse=True),
         "dtypes": dtypes,
         "default_dtype": dtypes[0],
+        "techniques": [{"option": "--no-trick"}] if NAME == "step42" else [],
         "products": {dtype: products[dtype] for dtype in dtypes},
         "devices": {"cpu": NAME != "yardstick", "gpu": {"compiled": True}},
         "head_dims": dict.fromkeys(["fp32 on tensor cores", *dtypes], {"any_up_to": 128}),
@@ -97,8 +98,8 @@ def main():
         parser.add_argument(flag)
     for flag in ("--batch", "--heads", "--seqlen", "--seqlen-q", "--seqlen-k", "--head-dim"):
         parser.add_argument(flag, type=int, default=4096 if flag == "--seqlen" else 1)
-    parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--sweep-tiles", action="store_true")
+    for flag in ("--causal", "--sweep-tiles", "--no-trick"):
+        parser.add_argument(flag, action="store_true")
     options = parser.parse_args(FLAGS)
     if any(FLAGS.count(flag) > 1 for flag in FLAGS if flag.startswith("--")):
         sys.exit("a flag stands twice")

@@ -51,10 +51,16 @@ class GpuRound(unittest.TestCase):
         self.assertIn("not in this round: build, sanitizer, speed", text)
         self.assertIn("gpu", json.loads(logs["step00.json"]))
         self.assertIn("-L gpu", logs["tests.log"])
-        for what in ("step04 fp32", "step04 fp32 on tensor cores", "step04 fp16", "step42 fp16"):  # as they describe
+        for what in (
+            "step04 fp32",
+            "step04 fp32 on tensor cores",
+            "step04 fp16",
+            "step42 fp16",
+            "step42 --no-trick",
+        ):  # as they describe
             self.assertRegex(text, rf"ok +{what} +worst 0.50 of the allowance")
         self.assertNotIn("step42 fp32", text)
-        self.assertEqual(logs["steps.log"].count("$ "), 3 * 4 + 3)  # outlier columns in fp32 on CUDA cores alone
+        self.assertEqual(logs["steps.log"].count("$ "), 3 * 4 + 3 + 1)  # outlier columns in fp32 on CUDA cores alone
 
     def test_what_fails(self):
         for only, environment, what in (
