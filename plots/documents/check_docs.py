@@ -12,6 +12,8 @@ commands  a ```sh block runs on the CPU executor (and a ```python block that sav
           it holds lines of its output; any other command that is shown (```console, indented, in backticks) is one that
           the programs, make and the scripts accept
 figures   tables between markers, and the figures that are links to their rows, follow from docs/results to the last digit
+terms     README.md, attention.md and the chapters link a word of the glossary where they first use it, or explain it there,
+          in bold: **SRAM**. Headings, code and generated tables do not count
 typed     a time or rate in prose is such a link, or its paragraph says where it is from: <!-- typed: reason -->
 
 One line per fault, "file:line: what". Exit codes: 0 ok, 1 a fault, 2 bad arguments.
@@ -31,11 +33,11 @@ import urllib.parse
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.documents import measured
-from plots.documents.markdown import COMMENT, INLINE_CODE, Document
+from plots.documents.markdown import COMMENT, INLINE_CODE, LINK, REFERENCE, Document, Link
 from plots.results import ResultsError, load, readable
 from plots.script import REPOSITORY, OneLineParser, call, end_with, read_text
 
-CHECKS = ("links", "code", "commands", "figures", "typed")
+CHECKS = ("links", "code", "commands", "figures", "terms", "typed")
 PROGRAM = re.compile(r"(?:step\d\d|exercise\d\d|hunt\d+|playground|yardstick)$")
 SECONDS = 120  # for one block
 
@@ -413,6 +415,49 @@ def check_typed(documents):
                 )
 
 
+# ---- terms
+# ----------------------------------------------------------------------------------------------------------------------
+
+GLOSSARY = "docs/attention.md"
+COURSE = re.compile(r"README\.md|docs/(?:attention|\d\d-[^/]*)\.md")
+TERM = re.compile(r'<a id="([^"]+)"></a>([^|]+?) *\|')
+BOLD = re.compile(r"\*\*.+?\*\*", re.DOTALL)
+HEADLINE = re.compile(r"^#.*", re.MULTILINE)
+
+
+def any_of(entry):
+    """A glossary entry's terms ("X, Xq, Xk") as they stand in sentences: in the plural too, at the start, and X in 4X."""
+    words = [re.escape(term).replace(r"\ ", r"\s+") for term in entry.split(", ")]
+    words += [word[0].upper() + word[1:] for word in words]
+    return re.compile(r"(?<![^\W\d])(?<!-)(?:" + "|".join(words) + r")(?:s|es)?(?![\w-])")
+
+
+def check_terms(root, documents):
+    if root / GLOSSARY not in documents:
+        return
+    terms = [(anchor, any_of(entry)) for anchor, entry in TERM.findall(documents[root / GLOSSARY].text)]
+    for path, document in documents.items():
+        if not COURSE.fullmatch(document.name):
+            continue
+        text = "\n".join(Document("", blanked(document.text, measured.BLOCK)).prose)
+        for unread in (COMMENT, INLINE_CODE, REFERENCE, HEADLINE):
+            text = blanked(text, unread)
+        explained = [(*match.span(), "") for pattern in (BOLD, TERM) for match in pattern.finditer(text)]
+        for match in LINK.finditer(text):
+            file, anchor = target_of(path, Link(0, "", match[2])) if not external(match[2]) else (path, "")
+            if file == root / GLOSSARY and anchor:
+                explained.append((*match.span(1), anchor))
+            # No use are a picture's words, the name of another page, and a link's target.
+            name = match[0].startswith("!") or (file.suffix == ".md" and file not in (path, root / GLOSSARY))
+            begin, end = match.span(0 if name else 2)
+            text = text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]
+        for term, pattern in terms:
+            use = pattern.search(text)
+            if use and not any(begin <= use.start() < end and to in ("", term) for begin, end, to in explained):
+                line = 1 + text.count("\n", 0, use.start())
+                yield f'{document.name}:{line}: the first "{use[0]}": link it to the glossary, or explain it in bold'
+
+
 # ---- command line
 # -----------------------------------------------------------------------------------------------------
 
@@ -450,6 +495,7 @@ def main(arguments=None):
         "code": lambda: check_code(root, documents),
         "commands": lambda: check_commands(root, documents, programs, told),
         "figures": lambda: check_figures(root),
+        "terms": lambda: check_terms(root, documents),
         "typed": lambda: check_typed(documents),
     }
     faults = dict.fromkeys(fault for name in options.only for fault in checks[name]())

@@ -263,6 +263,35 @@ class Faults(Made):
             "typed",
         )
 
+    def test_terms(self):
+        self.write(
+            "docs/attention.md",
+            '## Glossary\n\n| <a id="sm"></a>SM | a part |\n| <a id="c"></a>core, heart | a part |\n| <a id="x"></a>X | 4X |\n',
+        )
+        self.write("docs/01-one.md", "[SMs](attention.md#sm), then SM. **X is many.**\n4X\nAll hearts: **core**\n")
+        told = "link it to the glossary, or explain it in bold\n"
+        self.assertEqual(self.check("--only", "terms"), (1, f'docs/01-one.md:3: the first "hearts": {told}'))
+        self.write(
+            "docs/01-one.md",
+            "# X\n![SM](x.svg) [SM](page.md) `X` <!-- X --> MAX [a **core**](#x) heart\n```\nX\n```\nSMALL X-ray\n",
+        )
+        self.assertEqual(self.check("--only", "terms"), (0, ""), "none of these is a use")
+        for use in (
+            "4X",
+            "Two SMs",
+            "[SM](x.svg)",
+            "[SM](attention.md)",
+            "[SM](attention.md#x)",
+            "an\nSM",
+            "| heart |",
+            "Core",
+        ):
+            self.write("docs/01-one.md", f"A page.\n{use} of [SMs](attention.md#sm), **X**, **core**.\n")
+            self.assertEqual(self.check("--only", "terms")[0], 1, use)
+        self.write("docs/page.md", "SM")
+        self.write("docs/01-one.md", "")
+        self.assertEqual(self.check("--only", "terms"), (0, ""), "a page outside the course")
+
     def test_bad_arguments(self):
         shutil.rmtree(self.root / "docs")
         (self.root / "README.md").unlink()
