@@ -31,6 +31,8 @@ if [ "${1:-}" = ci ]; then
   need chromium command -v chromium  # plays the films in the tests
   need chromium-driver command -v chromedriver
   need python3-selenium /usr/bin/python3 -c 'import selenium'
+  need python3-nbclient /usr/bin/python3 -c 'import nbclient'  # runs the notebook in the tests
+  need python3-ipykernel /usr/bin/python3 -c 'import ipykernel'
 fi
 
 if [ -n "$missing" ]; then
