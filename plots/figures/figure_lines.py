@@ -74,7 +74,7 @@ def of_one_batch(results, **wanted):
     return [row for row in results["rows"] if fits(row)]
 
 
-def against(results, rows, key, value, label, y_label, title):
+def against(results, rows, key, value, label, y_label, title, notes=()):
     """One panel of lines against `key`; a reason where step09 has fewer than three points."""
     rows = [row for row in rows if not style.why_no_time(row) and value(row)]
     points = {row[key] for row in rows if row["method"] == SPLIT}
@@ -87,7 +87,7 @@ def against(results, rows, key, value, label, y_label, title):
     ax.set_xlabel(label)
     ax.set_ylabel(y_label)
     ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-    return style.finish(figure, results, title, ["after a name: times as much as at half, for its last point"])
+    return style.finish(figure, results, title, ["after a name: times as much as at half, for its last point", *notes])
 
 
 def few_heads(results):
@@ -100,7 +100,8 @@ def long_rows(results):
     rows = of_one_batch(results, heads=1)
     error = lambda row: row["error"] and row["error"]["relative_l2"]
     title = "error of a long row, fp16, one head, d 64, V of mean 0.5"
-    return against(results, rows, "seqlen", error, "N, tokens", "relative L2 of O against float64", title)
+    notes = ["of our steps over the rows that their run checked, of PyTorch's kernels over all"]
+    return against(results, rows, "seqlen", error, "N, tokens", "relative L2 of O against float64", title, notes)
 
 
 def ratios(points):
