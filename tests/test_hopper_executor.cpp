@@ -138,6 +138,68 @@ TEST_CASE("Hopper's units compute right and raise no false alarm under 100 order
   for (const uint64_t order : {0, 1, 2}) CHECK(run<Bug::none>(4, order, ExecutorOptions::RaceCheck::none) == "right");
 }
 
+struct OneProductSram {
+  SwizzledTile<half, 64, 64> a, b;
+  Barrier full;
+};
+
+/// C = start + A B^T over 16 elements, in one product.
+__global__ void one_product(float start, const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B,
+                            Global<float> C) {
+  auto& sram = aligned_sram<OneProductSram>();
+  if (threadIdx.x == 0) {
+    sram.full.init(2);
+    barriers_are_ready();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) copy_tile(sram.a, A, 0, 0, sram.full), copy_tile(sram.b, B, 0, 0, sram.full);
+  sram.full.wait(0);
+  float c[32];
+  for (float& x : c) x = start;
+  begin_products();
+  WarpgroupProduct<64, half>::abt(c, tile_descriptor(sram_address(&sram.a)), tile_descriptor(sram_address(&sram.b)),
+                                  1);
+  commit_products();
+  wait_products<0>();
+  fence_registers(c);
+  const int row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
+  for (int n = 0; n < 32; ++n) C.store(row + sum_row(lane, n), sum_col(lane, n), c[n]);
+}
+
+TEST_CASE("a product's sums are cut off as Hopper's tensor cores do it", "[executor]") {
+  constexpr float kUlp = 0x1p-23f;  // of 1
+  struct Sum {
+    float start, term;  // the product of the first `terms` elements
+    int terms;
+    float sum;
+  };
+  const Sum sums[] = {
+      {1, 0.75f * kUlp, 1, 1},              // toward zero, not to the nearest
+      {-1, -0.75f * kUlp, 1, -1},           // on both sides
+      {1, 0x1p-25f, 16, 1 + 4 * kUlp},      // a quarter of the last digit is kept while 16 terms are added
+      {1, 0x1p-26f, 16, 1},                 // an eighth is not: exactly, they are two digits
+      {1, 1.5f * 0x1p-25f, 8, 1 + 2 * kUlp},  // nor what is beyond the quarter
+      {1, -0x1p-25f, 1, 1 - kUlp / 2},
+      {1, -0x1p-26f, 16, 1},
+      {0, 1.5f * 0x1p-26f, 16, 1.5f * 0x1p-22f},  // the largest exponent counts, whatever it is
+      {0x1p-30f, 1, 1, 1},
+      {0, 0, 16, 0},
+      {-1, 1, 1, 0},
+  };
+  for (const Sum& expected : sums) {
+    std::vector<uint16_t> a(64 * 64), b(64 * 64);
+    for (size_t row = 0; row < 64; ++row)
+      for (size_t k = 0; k < static_cast<size_t>(expected.terms); ++k)
+        a[row * 64 + k] = to_fp16(expected.term * 0x1p12f), b[row * 64 + k] = to_fp16(0x1p-12f);
+    std::vector<float> c(64 * 64);
+    launch("one", one_product, 1, 128, sizeof(OneProductSram), expected.start,
+           tensor_map<half>(a.data(), "A", 1, 64, 64, 64, 1), tensor_map<half>(b.data(), "B", 1, 64, 64, 64, 1),
+           Global<float>(c.data(), "C", 1, 64, 64));
+    INFO(expected.terms << " times " << expected.term << " to " << expected.start);
+    for (const float x : c) REQUIRE(x == expected.sum);
+  }
+}
+
 TEST_CASE("mistakes with Hopper's barriers are found by name", "[executor]") {
   expect<Bug::no_init_fence>("is given a barrier that it may not see");
   expect<Bug::no_sync_after_init>("nothing says that it has done so before", "does not exist: nobody has initialised it");

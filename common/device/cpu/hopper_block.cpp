@@ -50,7 +50,58 @@ void widen_eight(float* to, const unsigned char* from, bool bf16) {
   }
 }
 
+// How a Hopper's tensor core adds, as measured (github.com/north-numerical-computing/MATLAB-tensor-core models it): 16 products, each exact,
+// and the sum before them are aligned to the largest exponent among them; of each, what lies more than two bits below fp32's last digit
+// there is cut off, and of their sum what fp32 does not hold. Nothing is rounded to nearest.
+constexpr int kKeptBits = 23 + 2;  // behind the largest exponent
+using Bits16 = int32_t __attribute__((vector_size(64), may_alias));
+using Doubles16 = double __attribute__((vector_size(128)));
+using Masks16 = int64_t __attribute__((vector_size(128)));
+constexpr int32_t kExponent = 0x7f800000;
+
+/// The power of two below |x|.
+Rows16 exponents_of(Rows16 x) { return reinterpret_cast<Rows16>(reinterpret_cast<Bits16>(x) & kExponent); }
+
+bool all_finite(const float* x, int count) {
+  bool finite = true;
+  for (int n = 0; n < count; ++n) finite &= (std::bit_cast<int32_t>(x[n]) & kExponent) != kExponent;
+  return finite;
+}
+
+/// sum += the products of a[k] and b[k * element] for 16 k, added as above. False, and nothing done, where numbers are so large or small
+/// that fp32 cannot hold what this needs in between: only bf16 has such.
+bool add_as_tensor_core(Rows16& sum, const Rows16 (&a)[16], const Rows16 (&a_exponents)[16], const float* b, int element) {
+  Rows16 largest = exponents_of(sum);
+  for (int k = 0; k < 16; ++k) {
+    const Rows16 both = a_exponents[k] * std::bit_cast<float>(std::bit_cast<int32_t>(b[k * element]) & kExponent);
+    largest = both > largest ? both : largest;
+  }
+  Bits16 exponent = reinterpret_cast<Bits16>(largest) >> 23;
+  exponent += (exponent == 0) & 127;  // nothing but zeros
+  const Bits16 outside = (exponent <= kKeptBits + 1) | (exponent > 250);
+  int32_t any = 0;
+  for (int row = 0; row < 16; ++row) any |= outside[row];
+  if (any) return false;
+  const Rows16 up = reinterpret_cast<Rows16>((2 * 127 + kKeptBits - exponent) << 23), down = reinterpret_cast<Rows16>((exponent - kKeptBits) << 23);
+  Bits16 total = {};
+  for (int k = 0; k < 16; ++k) total += __builtin_convertvector(a[k] * b[k * element] * up, Bits16);  // toward zero
+  const Doubles16 exact = __builtin_convertvector(total, Doubles16) + __builtin_convertvector(__builtin_convertvector(sum * up, Bits16), Doubles16);
+  const Rows16 nearest = __builtin_convertvector(exact, Rows16);
+  const Doubles16 held = __builtin_convertvector(nearest, Doubles16);
+  const Masks16 too_large = ((held > exact) & (exact > 0)) | ((held < exact) & (exact < 0));
+  sum = reinterpret_cast<Rows16>(reinterpret_cast<Bits16>(nearest) + __builtin_convertvector(too_large, Bits16)) * down;
+  return true;
+}
+
 /// sums[n] += the 16 rows of A times column n of B, whose element (n, k) is b[n * column + k * element].
+void multiply_as_tensor_core(Rows16* sums, int columns, const Rows16 (&a)[16], const float* b, int column, int element) {
+  Rows16 a_exponents[16];
+  for (int k = 0; k < 16; ++k) a_exponents[k] = exponents_of(a[k]);
+  for (int n = 0; n < columns; ++n, b += column)
+    if (!add_as_tensor_core(sums[n], a, a_exponents, b, element))
+      for (int k = 0; k < 16; ++k) sums[n] += a[k] * b[k * element];
+}
+/// The same in fp32 as it comes, which lets NaN through.
 void multiply(Rows16* sums, int columns, const Rows16 (&a)[16], const float* b, int column, int element) {
   for (int n = 0; n < columns; n += 4, b += 4 * column) {
     Rows16 s0 = sums[n], s1 = sums[n + 1], s2 = sums[n + 2], s3 = sums[n + 3];
@@ -600,8 +651,9 @@ void HopperBlock::run_product(Product& product, int warp) {
   if (!it.accumulate) std::memset(sums.value, 0, static_cast<size_t>(it.columns) * sizeof sums.value[0]);
   auto* values = reinterpret_cast<Rows16*>(sums.value);
   const auto& rows = reinterpret_cast<const Rows16(&)[16]>(a);
-  if (it.b_across) multiply(values, it.columns, rows, b, 1, it.columns);
-  else multiply(values, it.columns, rows, b, 16, 1);
+  const auto multiplied = all_finite(&a[0][0], 256) && all_finite(b, 16 * it.columns) ? multiply_as_tensor_core : multiply;
+  if (it.b_across) multiplied(values, it.columns, rows, b, 1, it.columns);
+  else multiplied(values, it.columns, rows, b, 16, 1);
   product.done = true;
 }
 
