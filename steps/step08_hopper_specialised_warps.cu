@@ -11,13 +11,13 @@
 //   executes  4 N^2 d FLOPs per head          extra memory  LSE, 4 bytes that count tiles
 //
 //   make step08 && ./step08          (--no-pingpong, --no-overlap, --no-persistent show what each is worth)
+//   ./step08 --dtype fp32            exact, in parts: step08_exact_fp32.h
 #include "common/step/step.h"
 #include "common/tile/view.h"
 #include "common/tile/warpgroup.h"
+#include "step08_exact_fp32.h"  // --dtype fp32
 
 namespace attention::ATTN_DEVICE::step08 {
-
-constexpr int kStages = 2;
 
 /// Two warpgroups that compute take turns in starting their products. Three are faster without turns, and with two
 /// chains of operations per row (measured: docs/08-hopper-specialised-warps.md, experiments).
@@ -190,6 +190,7 @@ using SpecialisedTiles = TileList<Tile<E, 192, 128, 64, 16, 4, 1>, Tile<E, 128, 
 using Tiles = Joined<SpecialisedTiles<half>, SpecialisedTiles<bfloat16>>::type;
 
 inline void forward(const Problem& p, const Tensors& t) {
+  if (p.dtype == Dtype::fp32) return exact_forward(p, t);
   with_tile(p, Tiles{}, [&](auto tile) {
     using T = decltype(tile);
     const TensorMaps maps = tensor_maps<T>(p, t);
@@ -212,12 +213,27 @@ inline void forward(const Problem& p, const Tensors& t) {
 }
 
 inline std::vector<Scratch> scratch(const Problem& p) {
+  if (p.dtype == Dtype::fp32) return exact_scratch(p);
   if (p.leaves_out("persistent")) return {};
   return {{"tile counter", sizeof(unsigned), false}};
 }
 
+inline std::vector<KernelCost> cost(const Problem& p) {
+  return p.dtype == Dtype::fp32 ? exact_cost(p) : copy_engine_cost(p);
+}
+
 inline std::vector<TileChoice> tiles(const Problem& p) {
+  if (p.dtype == Dtype::fp32) return exact_tiles(p);
   return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t), true>); });
+}
+
+inline std::string refusal(const Problem& p) {
+  if (p.dtype == Dtype::fp32 && !p.on_tensor_cores)
+    return "takes fp32 on tensor cores alone (--product tensor-cores); step04 is the same algorithm in fp32 on CUDA "
+           "cores";
+  if (p.dtype == Dtype::fp32 && !p.left_out.empty())
+    return "leaves out no technique in fp32, whose kernel has its own (steps/step08_exact_fp32.h)";
+  return needs_hopper(p);
 }
 
 inline Step step() {
@@ -228,12 +244,13 @@ inline Step step() {
           .tiles = tiles,
           .largest_head_dim = kAnyHeadDim,
           .default_dtype = Dtype::fp16,
-          .refusal = only_on_hopper,
+          .fp32_on_tensor_cores = true,
+          .refusal = refusal,
           .techniques = {{"pingpong",
                           "at head_dim 128 too, the warpgroups start their products in any order, not in turns"},
                          {"overlap", "a warpgroup waits for its product P V before its next softmax"},
                          {"persistent", "a block per query tile"}},
-          .methods = {{.name = "forward", .scratch = scratch, .cost = copy_engine_cost, .run = forward}}};
+          .methods = {{.name = "forward", .scratch = scratch, .cost = cost, .run = forward}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step08

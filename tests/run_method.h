@@ -59,6 +59,7 @@ void for_each_method(Device& device, Problem problem, F&& f) {
     const Step& step = *find_step(device.kind(), id);
     if (!refusal(step, problem).empty()) continue;
     const std::vector<TileShape> tiles = tiles_that_fit(step, problem);
+    if (tiles.empty() && problem.sram_limit < device.sram_limit()) continue;  // a step for one GPU, and the SRAM of a smaller one
     REQUIRE(!tiles.empty());
     for (const TileShape tile : tiles) {
       problem.tile = tile;

@@ -127,7 +127,10 @@ TEST_CASE("what a step cannot serve exits 3 and says what there is") {
   refuses("step10 --device cpu --dtype fp32", 3, "step05 is a backward in fp32");
   refuses("step11 --device cpu --head-dim 96", 3, "step10 takes 8, 16, 24");
   refuses("step07 --device cpu --head-dim 96", 3, "takes head_dim 64 and 128, not 96");
-  refuses("step08 --device cpu --dtype fp32 --no-pingpong --no-overlap --no-persistent", 3, "step04 is the same algorithm in fp32");
+  refuses("step07 --device cpu --dtype fp32", 3, "step08 takes it on these units");
+  refuses("step08 --device cpu --dtype fp32 --product cuda-cores", 3, "step04 is the same algorithm in fp32");
+  refuses("step08 --device cpu --dtype fp32 --no-persistent", 3, "leaves out no technique in fp32");
+  refuses("step08 --device cpu --dtype fp32 --init const:1e30", 3, "fp32 on tensor cores cannot hold that");
   refuses("step04 --product tensor-cores --head-dim 200", 3, "--product cuda-cores");
   refuses("step05 --product tensor-cores --init const:1e30", 3, "--product cuda-cores");
   refuses("tiles/step04 --product tensor-cores --tile 48x48", 3, "128x64, 64x64");

@@ -192,6 +192,21 @@ TEST_CASE("Hopper's steps ask for Q once, and for K and V once per query tile") 
     CHECK(choose_tile({}, *step, p) == TileShape{128, 128});
     p.left_out = {"persistent"};
     CHECK(step->methods.front().scratch(p).empty());
+
+    // In fp32 a tensor is 262144 bytes, and so are its two parts; 16 tiles of 64 rows have a factor each. Each lane of
+    // 6 blocks of 384 reads one of Q's, one lane those of K and V.
+    p = half_problem(1, 1024, 1024, 64, false);
+    p.dtype = Dtype::fp32;
+    p.on_tensor_cores = true;
+    p.tile = choose_tile({}, *step, p);
+    CHECK(p.tile == TileShape{192, 64});
+    const std::vector<KernelCost> kernels = step->methods.front().cost(p);
+    REQUIRE(kernels.size() == 4);
+    CHECK(total_load(kernels[0].requested) == 262144);
+    CHECK(total_store(kernels[0].requested) == 262144 + 16 * 4);
+    CHECK(total_load(kernels[3].requested) == 262144 + 6 * 2 * 262144 + 6 * 384 * 4 + 6 * 2 * 16 * 4);
+    CHECK(total_store(kernels[3].requested) == 262144 + 4096);
+    CHECK(kernels[3].executed_flops == 2LL * 2 * 6 * 192 * 1024 * 64);
   }
 }
 

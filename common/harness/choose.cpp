@@ -56,7 +56,7 @@ Problem make_problem(const Options& options, const Step& step, const Device& dev
   p.left_out = options.left_out;
   p.dtype = options.dtype.value_or(step.default_dtype);
   if (p.dtype != Dtype::fp32 && options.tensor_cores == false) throw Unsupported(fmt::format("{} runs on tensor cores alone; --product cuda-cores is for fp32", dtype_name(p.dtype)));
-  p.on_tensor_cores = p.dtype == Dtype::fp32 && options.tensor_cores.value_or(false);
+  p.on_tensor_cores = p.dtype == Dtype::fp32 && options.tensor_cores.value_or(step.fp32_on_tensor_cores);
   p.softmax_scale = options.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))));
   p.splits = options.splits;
   p.sram_limit = device.sram_limit();

@@ -158,7 +158,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
     options.init_given = true;
   });
   value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it", name(preset));
-  value("--product", "KIND", "In fp32: tile products on cuda-cores or tensor-cores, both exact (cuda-cores)",
+  value("--product", "KIND", fmt::format("In fp32: tile products on cuda-cores or tensor-cores, both exact ({}-cores)", step.fp32_on_tensor_cores ? "tensor" : "cuda"),
         one_of(options.tensor_cores, choice("cuda-cores", false), choice("tensor-cores", true)));
   value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in", [&](const std::string&, const std::string& text) { options.tile = parse_tile(text); });
   flag("--sweep-tiles", options.sweep_tiles, "Run every tile that is compiled in and compare them");

@@ -48,7 +48,8 @@ TileShape parse_tile(const std::string& text) {
 }  // namespace
 
 std::optional<double> DeviceFigures::product_rate(const Problem& p, bool warpgroups) const {
-  if (warpgroups) return p.dtype == Dtype::fp16 ? wgmma_fp16 : p.dtype == Dtype::bf16 ? wgmma_bf16 : std::nullopt;
+  if (warpgroups && p.dtype == Dtype::fp32) return wgmma_fp16 ? std::optional(*wgmma_fp16 / 3) : std::nullopt;  // in parts: three for one
+  if (warpgroups) return p.dtype == Dtype::fp16 ? wgmma_fp16 : wgmma_bf16;
   const TileProductRate* best = nullptr;
   for (const TileProductRate& rate : p.on_tensor_cores ? split_products : tile_products)
     if (rate.dtype == p.dtype && rate.head_dim >= p.head_dim && (best == nullptr || rate.head_dim < best->head_dim)) best = &rate;

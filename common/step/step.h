@@ -93,6 +93,7 @@ struct Step {
   std::function<std::vector<TileChoice>(const Problem&)> tiles;  // compiled-in tiles for this head_dim and dtype, best first; empty: not served; 0x0: a library chooses
   int largest_head_dim = 0;  // kAnyHeadDim: refusal says which are served
   Dtype default_dtype = Dtype::fp32;  // without --dtype
+  bool fp32_on_tensor_cores = false;  // without --product
   std::function<std::string(const Problem&)> refusal;  // why this problem is not served, on the device at hand, and which step serves it; "": it is. May be empty
   std::vector<Technique> techniques;
   std::function<Splits(const Problem&)> splits;  // of a problem whose tile is chosen; empty: a row's keys are one block's

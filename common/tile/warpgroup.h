@@ -251,9 +251,8 @@ inline std::vector<KernelCost> copy_engine_cost(const Problem& p) {
 }
 
 /// Why these steps do not serve the problem, and which step does; "" where they do.
-inline std::string only_on_hopper(const Problem& p) {
+inline std::string needs_hopper(const Problem& p) {
   constexpr int kHopper = 90;
-  if (p.dtype == Dtype::fp32) return kForHalfAlone;
   if (p.head_dim != 64 && p.head_dim != 128)
     return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) +
            "; step06 takes 8, 16, 24 and so on to 256, step04 any to 256";
@@ -262,6 +261,9 @@ inline std::string only_on_hopper(const Problem& p) {
            "one has " +
            capability_name(p.compute_capability) + "; step06 is the same algorithm for 8.0 and newer, step04 for all";
   return "";
+}
+inline std::string only_on_hopper(const Problem& p) {
+  return p.dtype == Dtype::fp32 ? std::string(kForHalfAlone) + ", step08 takes it on these units" : needs_hopper(p);
 }
 
 }  // namespace ATTN_DEVICE

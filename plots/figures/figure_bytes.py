@@ -25,8 +25,14 @@ TENSORS = {
     "partial LSE": ("#444444", ""),
     "dQ sums": (style.PURPLE, "\\\\\\"),
     "lse2": ("#444444", ""),
+    "Q parts": (style.SKY, "..."),
+    "K parts": (style.GREEN, "..."),
+    "V parts": (style.BLUE, "..."),
+    "Q scales": ("#444444", ""),
+    "K scales": ("#444444", ""),
+    "V scales": ("#444444", ""),
 }
-DARK = ("K", "V", "LSE", "delta", "dK", "dV", "partial LSE", "lse2")
+DARK = ("K", "V", "LSE", "delta", "dK", "dV", "partial LSE", "lse2", "Q scales", "K scales", "V scales")
 SMALL = 0.1  # of the largest bar: such bars are worth magnifying
 
 

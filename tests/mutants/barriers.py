@@ -46,12 +46,13 @@ HARMLESS = (
         "no register is touched since the one before",
     ),
 )
-# A small problem, which shows most mistakes; what survives it meets the default; fp32 on tensor cores; several key tiles, and blocks that
-# see none; wide heads. And without each of the step's techniques.
+# A small problem, which shows most mistakes; what survives it meets the default; fp32 on tensor cores, of any head_dim and of one that
+# step08 takes; several key tiles, and blocks that see none; wide heads. And without each of the step's techniques.
 RUNS = (
     ["--heads", "1", "--seqlen", "300"],
     [],
     ["--product", "tensor-cores", "--head-dim", "63"],
+    ["--product", "tensor-cores", "--dtype", "fp32", "--heads", "1", "--seqlen", "300"],
     ["--causal", "--seqlen-q", "700", "--seqlen-k", "300"],
     ["--head-dim", "128"],
 )

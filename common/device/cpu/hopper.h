@@ -124,6 +124,9 @@ struct WarpgroupProduct {
   static __forceinline__ void ab(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, ATTN_CALLER) {
     executor::start_product(d, {.b = b, .a_registers = a, .columns = N, .bf16 = kBf16, .b_across = true}, {file, line});
   }
+  static __forceinline__ void first_ab(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, ATTN_CALLER) {
+    executor::start_product(d, {.b = b, .a_registers = a, .columns = N, .bf16 = kBf16, .b_across = true, .accumulate = false}, {file, line});
+  }
 };
 
 // ---- what the host prepares --------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ __device__ __forceinline__ void fence_registers(uint32_t (&x)[N][4]) {
 ///   abt(d, a, b, accumulate)  A and B in SRAM, both with the summed dimension along their rows; accumulate 0: d starts at zero
 ///   ab(d, a, b)               A in registers, B in SRAM with the summed dimension across its rows
 ///   atb(d, a, b)              A and B in SRAM, both with the summed dimension across their rows
-///   first_abt, first_atb      the same, and what d held is not read: its registers are free until then
+///   first_abt, first_ab, first_atb  the same, and what d held is not read: its registers are free until then
 template <int N, class E>
 struct WarpgroupProduct;
 
@@ -154,6 +154,12 @@ struct WarpgroupProduct;
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, " i0 ", " \
                i1 ", p, 1, 1, " across ", " across ";\n}"                                                         \
                : ATTN_SUMS_##Half(sums, d, 0) : "l"(a), "l"(b), "r"(accumulate))
+// A in registers i0 to i3, B by its descriptor i4; whether d is read: i5.
+#define ATTN_LEFT_IN_REGISTERS(N, Half, type, sums, accumulate, i0, i1, i2, i3, i4, i5)                              \
+  ATTN_SM90A("{\n.reg .pred p;\nsetp.ne.b32 p, " i5 ", 0;\n"                                                     \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, "        \
+               "{" i0 ", " i1 ", " i2 ", " i3 "}, " i4 ", p, 1, 1, 1;\n}"                                          \
+               : ATTN_SUMS_##Half(sums, d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
 // i0 to i5 are the names of the operands behind the Half = N / 2 sums of a thread.
 #define ATTN_WARPGROUP_PRODUCT(N, Half, E, type, i0, i1, i2, i3, i4, i5)                                                \
   template <>                                                                                                          \
@@ -171,10 +177,10 @@ struct WarpgroupProduct;
       ATTN_TWO_TILES(N, Half, type, "=f", 0, "1", i0, i1, i2);                                                         \
     }                                                                                                                  \
     static __device__ __forceinline__ void ab(float (&d)[Half], const uint32_t (&a)[4], uint64_t b) {                  \
-      ATTN_SM90A("{\n.reg .pred p;\nsetp.ne.b32 p, " i5 ", 0;\n"                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" ATTN_NAMES_##Half "}, "        \
-                   "{" i0 ", " i1 ", " i2 ", " i3 "}, " i4 ", p, 1, 1, 1;\n}"                                          \
-                   : ATTN_SUMS_##Half("+f", d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));       \
+      ATTN_LEFT_IN_REGISTERS(N, Half, type, "+f", 1, i0, i1, i2, i3, i4, i5);                                          \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void first_ab(float (&d)[Half], const uint32_t (&a)[4], uint64_t b) {            \
+      ATTN_LEFT_IN_REGISTERS(N, Half, type, "=f", 0, i0, i1, i2, i3, i4, i5);                                          \
     }                                                                                                                  \
   };
 ATTN_WARPGROUP_PRODUCT(64, 32, half, "f16", "%32", "%33", "%34", "%35", "%36", "%37")
@@ -182,6 +188,7 @@ ATTN_WARPGROUP_PRODUCT(64, 32, bfloat16, "bf16", "%32", "%33", "%34", "%35", "%3
 ATTN_WARPGROUP_PRODUCT(128, 64, half, "f16", "%64", "%65", "%66", "%67", "%68", "%69")
 ATTN_WARPGROUP_PRODUCT(128, 64, bfloat16, "bf16", "%64", "%65", "%66", "%67", "%68", "%69")
 #undef ATTN_WARPGROUP_PRODUCT
+#undef ATTN_LEFT_IN_REGISTERS
 #undef ATTN_TWO_TILES
 #undef ATTN_NAMES_64
 #undef ATTN_NAMES_32
