@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/half.h"
 #include "common/base/npy.h"
 #include "common/base/problem.h"
 #include "common/harness/workload.h"
@@ -15,7 +16,8 @@
 namespace attention {
 
 #ifndef ATTN_TEST_DATA
-#define ATTN_TEST_DATA "tests/data"  // the tests run from the top of the repository unless the build says where the data is
+#define ATTN_TEST_DATA \
+  "tests/data"  // the tests run from the top of the repository unless the build says where the data is
 #endif
 
 struct Case {
@@ -23,15 +25,22 @@ struct Case {
   std::vector<float> q, k, v, d_o;
 
   HostInputs inputs() const { return {q, k, v, d_o}; }
-  Reference reference(bool backward = true) const { return compute_reference_cpu(problem, inputs(), Selection{}, backward); }
+  Reference reference(bool backward = true) const {
+    return compute_reference_cpu(problem, inputs(), Selection{}, backward);
+  }
 
   /// Element [head, row, col] of q or d_o; of k or v.
-  float& at_query(std::vector<float>& x, int64_t head, int64_t row, int64_t col) { return x[(head * problem.seqlen_q + row) * problem.head_dim + col]; }
-  float& at_key(std::vector<float>& x, int64_t head, int64_t row, int64_t col) { return x[(head * problem.seqlen_k + row) * problem.head_dim + col]; }
+  float& at_query(std::vector<float>& x, int64_t head, int64_t row, int64_t col) {
+    return x[(head * problem.seqlen_q + row) * problem.head_dim + col];
+  }
+  float& at_key(std::vector<float>& x, int64_t head, int64_t row, int64_t col) {
+    return x[(head * problem.seqlen_k + row) * problem.head_dim + col];
+  }
 };
 
 /// A case of these sizes (batch 1, scale 1/sqrt(head_dim)), filled by `init`.
-inline Case make_case(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal = false, const std::string& init = "randn", uint64_t seed = 1) {
+inline Case make_case(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal = false,
+                      const std::string& init = "randn", uint64_t seed = 1) {
   Case c;
   c.problem.heads = heads;
   c.problem.seqlen_q = seqlen_q;
@@ -50,7 +59,16 @@ inline Case make_case(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int hea
   return c;
 }
 
-inline std::string golden_path(const std::string& name, const std::string& file) { return std::string(ATTN_TEST_DATA) + "/" + name + "/" + file; }
+/// A case whose inputs are rounded to `dtype`.
+inline Case in_half(Case c, Dtype dtype) {
+  c.problem.dtype = dtype;
+  for (std::vector<float>* tensor : {&c.q, &c.k, &c.v, &c.d_o}) round_all(dtype, *tensor);
+  return c;
+}
+
+inline std::string golden_path(const std::string& name, const std::string& file) {
+  return std::string(ATTN_TEST_DATA) + "/" + name + "/" + file;
+}
 
 /// A folder of tests/data: attention that PyTorch computed in float64 (README of that folder).
 inline Case read_golden(const std::string& name) {
@@ -74,7 +92,8 @@ inline Case read_golden(const std::string& name) {
 }
 
 inline const std::vector<std::string>& golden_cases() {
-  static const std::vector<std::string> names = {"one_token", "ragged_causal", "ragged_d40", "short_query", "empty_rows", "rising_scores", "large_scores", "trained_head"};
+  static const std::vector<std::string> names = {"one_token",  "ragged_causal", "ragged_d40",   "short_query",
+                                                 "empty_rows", "rising_scores", "large_scores", "trained_head"};
   return names;
 }
 inline const std::vector<std::string>& half_golden_cases() {  // with float16 inputs

@@ -1,4 +1,5 @@
-// How much of the allowance a correct attention in half precision needs, and whether a wrong scale is caught: the tables of
+// How much of the allowance a correct attention in half precision needs, and whether a wrong scale is caught: the
+// tables of
 // docs/precision.md. Not a test; takes minutes.
 //   half_allowance_benchmark [largest N, 4096] [init ...]
 #include <cstdio>

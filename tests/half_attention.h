@@ -1,5 +1,7 @@
-// What a correct attention in half precision gives: products of 16-bit numbers summed in fp32, softmax in fp32, and a rounding to the
-// type at each place where the steps have one. Plain host code, for tests of the comparison.
+// What a correct attention in half precision gives: products of 16-bit numbers summed in fp32, softmax in fp32, and a
+// rounding to the
+// type at each place where the steps have one; in fp32 nothing is rounded. Plain host code, for tests of the
+// comparison.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +15,8 @@
 
 namespace attention {
 
-/// Where P, S, dP and dS are: on chip (steps 03, 04 and the recompute backward), where P and dS are rounded on their way into a
+/// Where P, S, dP and dS are: on chip (steps 03, 04 and the recompute backward), where P and dS are rounded on their
+/// way into a
 /// product; or in HBM (steps 01, 02 and the standard backward), where S and dP are rounded as well.
 enum class Pairs { on_chip, stored };
 
@@ -21,14 +24,8 @@ struct HalfOutputs {
   std::vector<float> o, lse, dq, dk, dv;
 };
 
-/// A case whose inputs are rounded to `dtype`.
-inline Case in_half(Case c, Dtype dtype) {
-  c.problem.dtype = dtype;
-  for (std::vector<float>* tensor : {&c.q, &c.k, &c.v, &c.d_o}) round_all(dtype, *tensor);
-  return c;
-}
-
-/// Sums are taken in fp32 in pieces of 16, as the tensor cores' m16n8k16 does. `backward` false leaves the gradients empty.
+/// Sums are taken in fp32 in pieces of 16, as the tensor cores' m16n8k16 does. `backward` false leaves the gradients
+/// empty.
 inline HalfOutputs half_attention(const Case& c, Pairs pairs, bool backward = true) {
   const Problem& p = c.problem;
   const int64_t d = p.head_dim, nq = p.seqlen_q, nk = p.seqlen_k;
@@ -65,7 +62,9 @@ inline HalfOutputs half_attention(const Case& c, Pairs pairs, bool backward = tr
     const float s = p.softmax_scale * dot(&c.q[row * d], k);
     return stored ? rounded(s) : s;
   };
-  const auto probability = [&](int64_t row, float s) { return stored ? rounded(std::exp(s - largest[row]) / total[row]) : std::exp(s - out.lse[row]); };
+  const auto probability = [&](int64_t row, float s) {
+    return stored ? rounded(std::exp(s - largest[row]) / total[row]) : std::exp(s - out.lse[row]);
+  };
   const auto d_probability = [&](int64_t row, const float* v) {
     const float dp = dot(&c.d_o[row * d], v);
     return stored ? rounded(dp) : dp;
@@ -82,7 +81,8 @@ inline HalfOutputs half_attention(const Case& c, Pairs pairs, bool backward = tr
     for (const float x : s) l += std::exp(x - largest[row]);
     total[row] = static_cast<float>(l);
     out.lse[row] = largest[row] + std::log(total[row]);
-    for (int64_t j = 0; j < seen; ++j) weight[j] = stored ? probability(row, s[j]) : rounded(std::exp(s[j] - largest[row]));
+    for (int64_t j = 0; j < seen; ++j)
+      weight[j] = stored ? probability(row, s[j]) : rounded(std::exp(s[j] - largest[row]));
     weighted_sum(weight, v, sum);
     for (int64_t x = 0; x < d; ++x) out.o[row * d + x] = rounded(stored ? sum[x] : sum[x] / total[row]);
     if (!backward) return;
@@ -95,7 +95,8 @@ inline HalfOutputs half_attention(const Case& c, Pairs pairs, bool backward = tr
     else
       for (int64_t x = 0; x < d; ++x) row_delta += out.o[row * d + x] * c.d_o[row * d + x];
     delta[row] = static_cast<float>(row_delta);
-    for (int64_t j = 0; j < seen; ++j) weight[j] = rounded(p.softmax_scale * probability(row, s[j]) * (dp[j] - delta[row]));
+    for (int64_t j = 0; j < seen; ++j)
+      weight[j] = rounded(p.softmax_scale * probability(row, s[j]) * (dp[j] - delta[row]));
     weighted_sum(weight, k, sum);
     for (int64_t x = 0; x < d; ++x) out.dq[row * d + x] = rounded(sum[x]);
   });

@@ -1,4 +1,5 @@
-// Runs one method of a step as a library call - tensors of the host in, tensors of the host and launch records out - and
+// Runs one method of a step as a library call - tensors of the host in, tensors of the host and launch records out -
+// and
 // compares what came out with the float64 reference and with the traffic formulas.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "common/step/step.h"
 #include "tests/case.h"
 #include "tests/catch.h"
+#include "tests/with_executor.h"
 
 namespace attention {
 
@@ -26,9 +28,11 @@ struct StepRun {
   std::vector<LaunchRecord> launches;
 };
 
-/// Runs `method` on `device`. `problem` needs its tile and sram_limit; shapes of the inputs as in HostInputs. Outputs and
+/// Runs `method` on `device`. `problem` needs its tile and sram_limit; shapes of the inputs as in HostInputs. Outputs
+/// and
 /// scratch start as NaN. Throws what Method::run throws.
-inline StepRun run_method(Device& device, const Method& method, const Problem& problem, HostInputs inputs, Tail tail = Tail::nan) {
+inline StepRun run_method(Device& device, const Method& method, const Problem& problem, HostInputs inputs,
+                          Tail tail = Tail::nan) {
   if (!method.backward) inputs.d_o = {};
   DeviceRun on_device(device, problem, scratch_of(method, problem), inputs);
   if (tail == Tail::zeros) on_device.fill_tails(0);
@@ -48,37 +52,46 @@ inline std::vector<TileShape> tiles_that_fit(const Step& step, const Problem& pr
   return shapes;
 }
 
-/// Calls f(step, method, problem) for all methods of all steps of the device that serve the problem: the last method of a step with each of its tiles
-/// that fits, the others with the first, since they choose the forward's tile themselves. The problem's tile is set; its
-/// sram_limit is the device's unless it was set before.
+/// Every tile of a step that fits, or the one that it takes by default.
+enum class Tiles { all, best };
+
+/// Calls f(step, method, problem) for all methods of all steps of the device that serve the problem: the last method of
+/// a
+/// step with each of its tiles, the others with the first, since they choose the forward's tile themselves. The
+/// problem's
+/// tile is set; its sram_limit is the device's unless it was set before.
 template <class F>
-void for_each_method(Device& device, Problem problem, F&& f) {
+void for_each_method(Device& device, Problem problem, F&& f, Tiles which = Tiles::all) {
   if (problem.sram_limit == 0) problem.sram_limit = device.sram_limit();
   problem.compute_capability = device.compute_capability();
   for (const std::string& id : registered_steps(device.kind())) {
     const Step& step = *find_step(device.kind(), id);
     if (!refusal(step, problem).empty()) continue;
-    const std::vector<TileShape> tiles = tiles_that_fit(step, problem);
-    if (tiles.empty() && problem.sram_limit < device.sram_limit()) continue;  // a step for one GPU, and the SRAM of a smaller one
+    std::vector<TileShape> tiles = tiles_that_fit(step, problem);
+    if (tiles.empty() && problem.sram_limit < device.sram_limit()) continue;  // for one GPU, and a smaller one's SRAM
     REQUIRE(!tiles.empty());
+    if (which == Tiles::best) tiles.resize(1);
     for (const TileShape tile : tiles) {
       problem.tile = tile;
       for (const Method& method : step.methods) {
         if (tile != tiles.front() && &method != &step.methods.back()) continue;
-        INFO(id << " " << method.name << ": batch " << problem.batch << ", heads " << problem.heads << ", N " << problem.seqlen_q << "x"
-                << problem.seqlen_k << ", d " << problem.head_dim << (problem.causal ? ", causal" : "") << ", tile " << tile.br << "x" << tile.bc);
+        INFO(id << " " << method.name << ": batch " << problem.batch << ", heads " << problem.heads << ", N "
+                << problem.seqlen_q << "x" << problem.seqlen_k << ", d " << problem.head_dim
+                << (problem.causal ? ", causal" : "") << ", tile " << tile.br << "x" << tile.bc);
         f(step, method, problem);
       }
     }
   }
 }
 
-/// Every output within the allowance, by the harness's own comparison. `default_inputs`: relative L2 too. `stored_pairs`: the
+/// Every output within the allowance, by the harness's own comparison. `default_inputs`: relative L2 too.
+/// `stored_pairs`: the
 /// method keeps S or P in HBM, in the problem's type.
-inline void check_exact(const StepRun& run, const Problem& problem, const Reference& reference, bool default_inputs = false,
-                        const Selection& selection = {}, bool stored_pairs = false) {
+inline void check_exact(const StepRun& run, const Problem& problem, const Reference& reference,
+                        bool default_inputs = false, const Selection& selection = {}, bool stored_pairs = false) {
   for (const auto& [name, values] : run.outputs) {
-    const CheckResult result = check_output(name, problem, values, reference.find(name), selection, default_inputs, stored_pairs);
+    const CheckResult result =
+        check_output(name, problem, values, reference.find(name), selection, default_inputs, stored_pairs);
     INFO(result.reason);
     CHECK(result.pass);
   }
@@ -106,7 +119,8 @@ inline void check_counts(const StepRun& run, const Method& method, const Problem
   for (size_t n = 0; n < expected.size(); ++n) {
     CHECK(run.launches[n].kernel == expected[n].name);
     CHECK(by_tensor(run.launches[n].counted) == by_tensor(expected[n].requested));
-    CHECK(run.launches[n].counted_flops * problem.head_dim == expected[n].executed_flops);  // counted per dimension (tile/product.h)
+    CHECK(run.launches[n].counted_flops * problem.head_dim ==
+          expected[n].executed_flops);  // counted per dimension (tile/product.h)
   }
 }
 
@@ -119,19 +133,39 @@ inline bool same_bits(const StepRun& a, const StepRun& b) {
   return a.outputs.size() == b.outputs.size();
 }
 
-/// Sets the executor's options for the length of a scope.
-struct WithExecutor {
-  ExecutorOptions before = executor_options();
-  explicit WithExecutor(const ExecutorOptions& options) { executor_options() = options; }
-  ~WithExecutor() { executor_options() = before; }
-};
-
 /// The CPU executor as the tests of values and counts use it. Races and thread orders have a test of their own.
 inline std::unique_ptr<Device> open_plain_cpu() { return open_cpu({.race_check = ExecutorOptions::RaceCheck::none}); }
 
+/// Exact by the harness's own comparison; on the CPU executor the counted bytes and FLOPs are the expected ones.
+inline StepRun check_method(Device& device, const Method& method, const Problem& problem, const HostInputs& inputs,
+                            const Reference& reference, bool default_inputs = false) {
+  StepRun run = run_method(device, method, problem, inputs);
+  check_exact(run, problem, reference, default_inputs, {}, stores_pairs(method, problem));
+  if (device.kind() == DeviceKind::cpu) check_counts(run, method, problem);
+  return run;
+}
+
+/// The same in all methods.
+inline void check_all_methods(Device& device, const Case& c, bool default_inputs = false, Tiles tiles = Tiles::all) {
+  const Reference reference = c.reference();
+  const auto check = [&](const Step&, const Method& method, const Problem& problem) {
+    check_method(device, method, problem, c.inputs(), reference, default_inputs);
+  };
+  for_each_method(device, c.problem, check, tiles);
+}
+
+/// No order of threads shows a race, and all give the same bits.
+inline void check_orders(Device& device, const Method& method, const Problem& problem, const HostInputs& inputs) {
+  const StepRun first = run_method(device, method, problem, inputs);
+  for (const uint64_t order : {1, 2}) {
+    const WithExecutor options({.race_check = ExecutorOptions::RaceCheck::all, .thread_order = order});
+    CHECK(same_bits(first, run_method(device, method, problem, inputs)));
+  }
+}
+
 /// One body, two tests: on the CPU executor, and tagged [gpu] on the GPU.
-#define TEST_ON_EACH_DEVICE(name, body)                                \
-  TEST_CASE(name) { body(*attention::open_plain_cpu()); }              \
+#define TEST_ON_EACH_DEVICE(name, body)                   \
+  TEST_CASE(name) { body(*attention::open_plain_cpu()); } \
   TEST_CASE(name " (GPU)", "[gpu]") { body(*attention::open_gpu()); }
 
 }  // namespace attention

@@ -1,10 +1,9 @@
 // --describe: what scripts know of a step.
-#include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "common/harness/describe.h"
 #include "tests/catch.h"
+#include "tests/programs.h"
 
 using namespace attention;
 
@@ -12,11 +11,9 @@ namespace {
 using Json = nlohmann::json;
 
 Json described(const std::string& program) {
-  FILE* pipe = popen(("'" ATTN_STEP_FOLDER "'/" + program + " --describe").c_str(), "r");
-  std::string text;
-  for (int c; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
-  REQUIRE(pclose(pipe) == 0);
-  return Json::parse(text);
+  const Outcome outcome = run_program(program + " --describe");
+  REQUIRE(outcome.code == 0);
+  return Json::parse(outcome.out);
 }
 }  // namespace
 
@@ -44,8 +41,12 @@ TEST_CASE("step04, step05 and step06 say what they serve") {
   CHECK(online["passes"] == Json({"forward"}));
   CHECK(online["dtypes"] == Json({"fp32", "fp16", "bf16"}));
   CHECK(online["default_dtype"] == "fp32");
-  CHECK(online["products"] == Json({{"fp32", {"cuda-cores", "tensor-cores"}}, {"fp16", {"tensor-cores"}}, {"bf16", {"tensor-cores"}}}));
-  CHECK(online["head_dims"] == Json({{"fp32", {{"any_up_to", 256}}}, {"fp32 on tensor cores", {{"any_up_to", 128}}}, {"fp16", {{"any_up_to", 256}}}, {"bf16", {{"any_up_to", 256}}}}));
+  CHECK(online["products"] ==
+        Json({{"fp32", {"cuda-cores", "tensor-cores"}}, {"fp16", {"tensor-cores"}}, {"bf16", {"tensor-cores"}}}));
+  CHECK(online["head_dims"] == Json({{"fp32", {{"any_up_to", 256}}},
+                                     {"fp32 on tensor cores", {{"any_up_to", 128}}},
+                                     {"fp16", {{"any_up_to", 256}}},
+                                     {"bf16", {{"any_up_to", 256}}}}));
   CHECK(online["tiles"]["fp32"]["64"][0] == "128x64");
   CHECK(online["devices"]["cpu"] == true);
   CHECK(online["devices"]["gpu"]["capability_at_least"] == 75);
@@ -66,7 +67,11 @@ TEST_CASE("what is served follows from the step's own refusal and tiles") {
   Step step{.id = "step12", .title = "t", .idea = "i", .chapter = "c", .baseline = "step10 backward"};
   step.largest_head_dim = kAnyHeadDim;
   step.default_dtype = Dtype::bf16;
-  step.tiles = [](const Problem& p) { return p.dtype == Dtype::bf16 && (p.head_dim == 64 || p.head_dim == 128) ? std::vector<TileChoice>{{{32, 16}}} : std::vector<TileChoice>{}; };
+  step.tiles = [](const Problem& p) {
+    return p.dtype == Dtype::bf16 && (p.head_dim == 64 || p.head_dim == 128)
+               ? std::vector<TileChoice>{{{32, 16}}}
+               : std::vector<TileChoice>{};
+  };
   step.refusal = [](const Problem& p) { return p.compute_capability == 90 ? "" : "is for 9.0"; };
   step.techniques = {{"pingpong", "slower"}, any_order()};
   step.methods = {{.name = "backward", .backward = true}};

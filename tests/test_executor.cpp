@@ -1,12 +1,9 @@
-// The CPU executor: it runs CUDA's thread model right, counts exactly, and catches each kind of mistake. For each kind a
+// The CPU executor: it runs CUDA's thread model right, counts exactly, and catches each kind of mistake. For each kind
+// a
 // small kernel has the mistake planted (Bug = true); its twin without the mistake must pass.
 #define ATTN_DEVICE_CPU
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -16,19 +13,14 @@
 #include "common/device/device.h"
 #include "common/tile/tile.h"
 #include "tests/catch.h"
+#include "tests/programs.h"
+#include "tests/with_executor.h"
 
 namespace attention {
 inline namespace ATTN_DEVICE {
 namespace {
 
 using RaceCheck = ExecutorOptions::RaceCheck;
-
-/// Sets the executor's options for the length of a test.
-struct With {
-  ExecutorOptions before = executor_options();
-  explicit With(ExecutorOptions options) { executor_options() = options; }
-  ~With() { executor_options() = before; }
-};
 
 /// A tensor in HBM, [heads, rows, cols], that starts as n = 0, 1, 2, ...
 struct Tensor {
@@ -44,21 +36,23 @@ struct Tensor {
   Global<const float> in(const char* name) const { return {data, name, heads, rows, cols}; }
 };
 
-/// What the run is stopped for; "" when nothing is found. Also runs a sound kernel afterwards: nothing may be left over.
+/// What the run is stopped for; "" when nothing is found. Also runs a sound kernel afterwards: nothing may be left
+/// over.
 std::string finding_of(const std::function<void()>& run);
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 #define CHECK_CONTAINS(text, part) \
   do {                             \
     INFO(text);                    \
-    CHECK(contains(text, part));   \
+    CHECK(has(text, part));        \
   } while (false)
 
 // ---- running -------------------------------------------------------------------------------------------------------
 
 /// Reverses each block's piece of x through SRAM.
 __global__ void reverse(Global<const float> X, Global<float> Y) {
-  struct Layout { float x[1024]; };
+  struct Layout {
+    float x[1024];
+  };
   Layout& sram = dynamic_sram<Layout>();
   const int64_t first = int64_t{blockIdx.x} * blockDim.x;
   const unsigned mirror = blockDim.x - 1 - threadIdx.x;
@@ -94,7 +88,7 @@ std::string finding_of(const std::function<void()>& run) {
 TEST_CASE("executor runs every thread of every block once, in any order", "[executor]") {
   const int os_threads = GENERATE(1, 2, 5);
   for (uint64_t order : {0, 1, 2, 3}) {
-    const With options({RaceCheck::ends, order, os_threads});
+    const WithExecutor options({RaceCheck::ends, order, os_threads});
     for (int blocks : {1, 2, 3, 4, 7, 64, 1000})
       for (int threads : {1, 31, 32, 33, 128, 1024}) {
         if (blocks * threads > 200000) continue;
@@ -111,7 +105,7 @@ __global__ void order_of_blocks(Global<float> seen) {
 TEST_CASE("executor starts each block exactly once under every seed", "[executor]") {
   for (uint64_t order = 0; order < 40; ++order)
     for (int blocks : {1, 2, 3, 5, 12, 97}) {
-      const With options({RaceCheck::none, order, 2});
+      const WithExecutor options({RaceCheck::none, order, 2});
       Tensor seen(1, 1, blocks);
       launch("order_of_blocks", order_of_blocks, blocks, 32, 0, seen.out("seen"));
       for (int n = 0; n < blocks; ++n) REQUIRE(seen.data[n] == static_cast<float>(n + 1));
@@ -145,7 +139,7 @@ void check_combine() {
 
 TEST_CASE("lanes_max and lanes_sum combine neighbouring lanes", "[executor]") {
   for (uint64_t order : {0, 5}) {
-    const With options({RaceCheck::ends, order, 1});
+    const WithExecutor options({RaceCheck::ends, order, 1});
     check_combine<1>(), check_combine<4>(), check_combine<8>(), check_combine<16>(), check_combine<32>();
   }
 }
@@ -159,7 +153,8 @@ __global__ void add_three(Global<float> sum) {
 TEST_CASE("lanes_sum adds in the order of a GPU's shuffles", "[executor]") {
   Tensor sum(1, 1, 32);
   launch("add_three", add_three<8>, 1, 32, 0, sum.out("sum"));
-  for (int thread = 0; thread < 8; ++thread) CHECK(sum.data[thread] == 3);  // first the lane 4 away: 1e8 - 1e8. In a chain 3 would be lost
+  for (int thread = 0; thread < 8; ++thread)
+    CHECK(sum.data[thread] == 3);  // first the lane 4 away: 1e8 - 1e8. In a chain 3 would be lost
 }
 
 template <int Count>
@@ -181,8 +176,14 @@ TEST_CASE("order_of_lanes: every lane once, smallest first, whatever the sizes",
   check_order<32>([](int lane) { return 100.0f - static_cast<float>(lane); }, down);
   check_order<32>([](int) { return 0.0f; }, up);
   check_order<32>([](int) { return INFINITY; }, up);
-  check_order<32>([](int lane) { return lane == 0 ? NAN : 1e-40f; }, [&] { std::vector<int> last(up.begin() + 1, up.end()); last.push_back(0); return last; }());
-  check_order<16>([](int lane) { return lane < 16 ? static_cast<float>(lane * 7 % 16) : -1.0f; }, {0, 7, 14, 5, 12, 3, 10, 1, 8, 15, 6, 13, 4, 11, 2, 9});
+  check_order<32>([](int lane) { return lane == 0 ? NAN : 1e-40f; },
+                  [&] {
+                    std::vector<int> last(up.begin() + 1, up.end());
+                    last.push_back(0);
+                    return last;
+                  }());
+  check_order<16>([](int lane) { return lane < 16 ? static_cast<float>(lane * 7 % 16) : -1.0f; },
+                  {0, 7, 14, 5, 12, 3, 10, 1, 8, 15, 6, 13, 4, 11, 2, 9});
 }
 
 TEST_CASE("expf, exp2f and fmaxf of the executor", "[executor]") {
@@ -240,7 +241,7 @@ __global__ void copy(Global<const float> X, Global<float> Y, Global<float> LSE) 
 
 TEST_CASE("executor counts bytes per tensor and FLOPs exactly", "[executor]") {
   const int os_threads = GENERATE(1, 2, 4);
-  const With options({RaceCheck::ends, 7, os_threads});
+  const WithExecutor options({RaceCheck::ends, 7, os_threads});
   const auto device = open_cpu(executor_options());
   Tensor x(37, 50, 8), y(37, 50, 8), lse(37, 1, 1);
   const auto records = device->record([&] {
@@ -251,7 +252,8 @@ TEST_CASE("executor counts bytes per tensor and FLOPs exactly", "[executor]") {
   CHECK(records[0].kernel == "copy");
   CHECK(records[0].counted_flops == 3 * 37 * 50);
   CHECK(records[0].time_ms > 0);
-  const std::vector<TensorBytes> expected = {{"count LSE", 0, 37 * 4}, {"count X", 37 * 50 * 8 * 4 + 37 * 4, 0}, {"count Y", 0, 37 * 50 * 8 * 4}};
+  const std::vector<TensorBytes> expected = {
+      {"count LSE", 0, 37 * 4}, {"count X", 37 * 50 * 8 * 4 + 37 * 4, 0}, {"count Y", 0, 37 * 50 * 8 * 4}};
   CHECK(records[0].counted == expected);
   CHECK(records[1].counted == std::vector<TensorBytes>{{"count LSE", 4, 4}});
   CHECK(records[1].counted_flops == 0);
@@ -275,9 +277,13 @@ TEST_CASE("a recorded run that throws leaves no recording behind", "[executor]")
 
 // ---- (1) HBM -------------------------------------------------------------------------------------------------------
 
-constexpr int kStoreLine = __LINE__ + 1;
-__global__ void store_at(Global<float> O, int64_t head, int64_t row, int64_t col) { if (threadIdx.x == 5) O.head(head).store(row, col, 1); }
-__global__ void load4_at(Global<const float> K, bool inside, int64_t row, int64_t col) { K.head(0).load_vector_if(inside, row, col); }
+constexpr int kStoreLine = __LINE__ + 2;
+__global__ void store_at(Global<float> O, int64_t head, int64_t row, int64_t col) {
+  if (threadIdx.x == 5) O.head(head).store(row, col, 1);
+}
+__global__ void load4_at(Global<const float> K, bool inside, int64_t row, int64_t col) {
+  K.head(0).load_vector_if(inside, row, col);
+}
 __global__ void store4_at(Global<float> O, int64_t row, int64_t col) {
   const float zeros[4] = {};
   O.head(0).store_run<4>(row, col, zeros);
@@ -308,15 +314,19 @@ TEST_CASE("executor catches accesses outside of a head", "[executor]") {
   CHECK_CONTAINS(load4(t, 0, 6), "load4 of K at row 0, column 6: outside");
   CHECK_CONTAINS(load4(t, 0, 2), "not a multiple of 16 bytes");
   CHECK_CONTAINS(load4(Tensor(1, 4, 6), 1, 0), "not a multiple of 16 bytes");
-  CHECK_CONTAINS(finding_of([&] { launch("store4", store4_at, 1, 1, 0, t.out("O"), int64_t{9}, int64_t{5}); }), "store4 of O");
+  CHECK_CONTAINS(
+      finding_of([&] { launch("store4", store4_at, 1, 1, 0, t.out("O"), int64_t{9}, int64_t{5}); }), "store4 of O");
   const Global<float> null(nullptr, "dQ", 2, 10, 8);
-  CHECK_CONTAINS(finding_of([&] { launch("null", store4_at, 1, 1, 0, null, int64_t{0}, int64_t{0}); }), "dQ at row 0, column 0: its address is null");
+  CHECK_CONTAINS(finding_of([&] { launch("null", store4_at, 1, 1, 0, null, int64_t{0}, int64_t{0}); }),
+                 "dQ at row 0, column 0: its address is null");
 }
 
-// ---- (2) the size of SRAM --------------------------------------------------------------------------------------------
+// ---- (2) the size of SRAM -------------------------------------------------------------------------------------------
 
 __global__ void fill_sram(int words) {
-  struct Layout { float x[64]; };
+  struct Layout {
+    float x[64];
+  };
   float* x = dynamic_sram<Layout>().x;
   for (int n = threadIdx.x; n < words; n += blockDim.x) {
     note_sram_write(x + n, 4);
@@ -324,20 +334,24 @@ __global__ void fill_sram(int words) {
   }
 }
 __global__ void read_before_sram() {
-  struct Layout { float4 x[4]; };
+  struct Layout {
+    float4 x[4];
+  };
   note_sram_read(reinterpret_cast<char*>(dynamic_sram<Layout>().x) - 8, 16);
 }
 
 TEST_CASE("executor catches overrun SRAM in every block, race-checked or not", "[executor]") {
-  const With options({GENERATE(RaceCheck::none, RaceCheck::all), 0, 2});
+  const WithExecutor options({GENERATE(RaceCheck::none, RaceCheck::all), 0, 2});
   CHECK(finding_of([] { launch("fill", fill_sram, 3, 32, 256, 64); }) == "");
   CHECK_CONTAINS(finding_of([] { launch("fill", fill_sram, 3, 32, 256, 65); }), "thread 0, test_executor.cpp");
-  CHECK_CONTAINS(finding_of([] { launch("fill", fill_sram, 3, 32, 256, 65); }), "write of SRAM bytes 256 to 259, the block has 256");
-  CHECK_CONTAINS(finding_of([] { launch("fill", fill_sram, 3, 32, 252, 10); }), "the SRAM layout needs 256 bytes, the launch asked for 252");
+  CHECK_CONTAINS(finding_of([] { launch("fill", fill_sram, 3, 32, 256, 65); }),
+                 "write of SRAM bytes 256 to 259, the block has 256");
+  CHECK_CONTAINS(finding_of([] { launch("fill", fill_sram, 3, 32, 252, 10); }),
+                 "the SRAM layout needs 256 bytes, the launch asked for 252");
   CHECK_CONTAINS(finding_of([] { launch("before", read_before_sram, 1, 1, 64); }), "read of SRAM bytes -8 to 7");
 }
 
-// ---- (3) barriers that not all threads reach -----------------------------------------------------------------------------
+// ---- (3) barriers that not all threads reach ------------------------------------------------------------------------
 
 template <bool Bug>
 __global__ void exits_early() {
@@ -352,10 +366,8 @@ __global__ void two_barriers() {
 }
 template <bool Bug>
 __global__ void two_barriers_on_two_lines() {
-  if (threadIdx.x % 2 == 0 || !Bug)
-    __syncthreads();
-  else
-    __syncthreads();
+  if (threadIdx.x % 2 == 0 || !Bug) __syncthreads();
+  else __syncthreads();
 }
 template <bool Bug>
 __global__ void warp_waits_block_waits() {
@@ -371,10 +383,8 @@ __global__ void lane_leaves_warp() {
 template <bool Bug>
 __global__ void two_collectives() {
   float x[1] = {1};
-  if (threadIdx.x % 32 < 16 || !Bug)
-    lanes_max<8>(x);
-  else
-    lanes_sum<8>(x);
+  if (threadIdx.x % 32 < 16 || !Bug) lanes_max<8>(x);
+  else lanes_sum<8>(x);
 }
 template <bool Bug>
 __global__ void two_collectives_on_one_line() {
@@ -393,13 +403,15 @@ __global__ void collective_of_all() {
 
 TEST_CASE("executor catches barriers that not all threads reach", "[executor]") {
   const uint64_t order = GENERATE(0, 1, 2);
-  const With options({RaceCheck::ends, order, 2});
+  const WithExecutor options({RaceCheck::ends, order, 2});
   const auto run = [](void (*kernel)()) { return finding_of([&] { launch("kernel", kernel, 2, 64, 0); }); };
-  for (auto kernel : {exits_early<false>, two_barriers<false>, two_barriers_on_two_lines<false>, warp_waits_block_waits<false>,
-                      lane_leaves_warp<false>, two_collectives<false>, two_collectives_on_one_line<false>, one_more_round<false>, collective_of_all})
+  for (auto kernel : {exits_early<false>, two_barriers<false>, two_barriers_on_two_lines<false>,
+                      warp_waits_block_waits<false>, lane_leaves_warp<false>, two_collectives<false>,
+                      two_collectives_on_one_line<false>, one_more_round<false>, collective_of_all})
     CHECK(run(kernel) == "");
 
-  CHECK_CONTAINS(run(exits_early<true>), "a barrier that not all threads reach: thread 0 waits at __syncthreads (test_executor.cpp:");
+  CHECK_CONTAINS(run(exits_early<true>),
+                 "a barrier that not all threads reach: thread 0 waits at __syncthreads (test_executor.cpp:");
   CHECK_CONTAINS(run(exits_early<true>), "thread 40 has ended");
   CHECK_CONTAINS(run(two_barriers<true>), "waits at another one, test_executor.cpp:");
   CHECK_CONTAINS(run(two_barriers_on_two_lines<true>), "waits at another one, test_executor.cpp:");
@@ -410,12 +422,15 @@ TEST_CASE("executor catches barriers that not all threads reach", "[executor]") 
   CHECK_CONTAINS(run(two_collectives<true>), "waits at another one, test_executor.cpp:");
   CHECK_CONTAINS(run(two_collectives_on_one_line<true>), "of the same warp waits here with another operation");
   CHECK_CONTAINS(run(one_more_round<true>), "has ended");
-  CHECK_CONTAINS(finding_of([] { launch("part", collective_of_all, 1, 48, 0); }), "a warp of 16 threads: all 32 lanes must take part");
+  CHECK_CONTAINS(finding_of([] { launch("part", collective_of_all, 1, 48, 0); }),
+                 "a warp of 16 threads: all 32 lanes must take part");
 }
 
-// ---- (4) races on SRAM -----------------------------------------------------------------------------------------------
+// ---- (4) races on SRAM ----------------------------------------------------------------------------------------------
 
-struct Row { float x[256]; };
+struct Row {
+  float x[256];
+};
 __device__ float read(Row& row, unsigned n) {
   note_sram_read(&row.x[n], 4);
   return row.x[n];
@@ -458,7 +473,7 @@ __global__ void write_then_write(Barrier between, int distance) {
 
 TEST_CASE("executor catches accesses to SRAM that no barrier orders", "[executor]") {
   const uint64_t order = GENERATE(0, 1, 2);
-  const With options({RaceCheck::all, order, 2});
+  const WithExecutor options({RaceCheck::all, order, 2});
   for (auto kernel : {write_then_read, read_then_write, write_then_write}) {
     const auto run = [&](Barrier between, int distance) {
       return finding_of([&] { launch("race", kernel, 2, 64, sizeof(Row), between, distance); });
@@ -470,7 +485,9 @@ TEST_CASE("executor catches accesses to SRAM that no barrier orders", "[executor
     CHECK_CONTAINS(run(Barrier::warp, 32), "and no __syncthreads lies between");
     CHECK_CONTAINS(run(Barrier::warp, 1), "and no __syncthreads lies between");  // lane 31 meets the next warp
   }
-  const auto one_warp = [](auto kernel, Barrier between) { return finding_of([&] { launch("race", kernel, 1, 32, sizeof(Row), between, 1); }); };
+  const auto one_warp = [](auto kernel, Barrier between) {
+    return finding_of([&] { launch("race", kernel, 1, 32, sizeof(Row), between, 1); });
+  };
   for (auto kernel : {write_then_read, read_then_write, write_then_write}) {
     CHECK(one_warp(kernel, Barrier::warp) == "");
     CHECK_CONTAINS(one_warp(kernel, Barrier::none), "no __syncwarp or __syncthreads lies between");
@@ -491,11 +508,17 @@ __global__ void store_twice(int from, int64_t byte) {
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 TEST_CASE("a race names the member of the block's SRAM and its row", "[executor]") {
-  const With options({RaceCheck::all, 0, 1});
+  const WithExecutor options({RaceCheck::all, 0, 1});
   using T = Tiles<float>;
   constexpr int64_t pitch = sizeof(T{}.q.element[0]), k = offsetof(T, k), one = sizeof(SramTile<float, 8, 16>);
-  for (const auto& [byte, name] : {std::pair{int64_t{0}, "q, row 0"}, {3 * pitch + 8, "q, row 3"}, {k + 7 * pitch, "k[0], row 7"}, {k + one + pitch, "k[1], row 1"}, {k + 2 * one + 4, "l[1]"}})
-    CHECK_CONTAINS(finding_of([&] { launch("race", store_twice, 1, 64, sizeof(T), 0, byte); }), "race on " + std::string(name) + " (SRAM byte " + std::to_string(byte) + "): thread 1 writes");
+  for (const auto& [byte, name] :
+       {std::pair{int64_t{0}, "q, row 0"},
+        {3 * pitch + 8, "q, row 3"},
+        {k + 7 * pitch, "k[0], row 7"},
+        {k + one + pitch, "k[1], row 1"},
+        {k + 2 * one + 4, "l[1]"}})
+    CHECK_CONTAINS(finding_of([&] { launch("race", store_twice, 1, 64, sizeof(T), 0, byte); }),
+                   "race on " + std::string(name) + " (SRAM byte " + std::to_string(byte) + "): thread 1 writes");
 }
 #endif
 
@@ -516,7 +539,7 @@ TEST_CASE("a forked child runs grids with threads of its own, and ends", "[execu
   CHECK(status == 0);
 }
 
-// ---- CUDA as it is typed by habit --------------------------------------------------------------------------------------
+// ---- CUDA as it is typed by habit -----------------------------------------------------------------------------------
 
 __global__ void by_habit(Global<float> Y) {
   __shared__ float sum[1];
@@ -531,8 +554,9 @@ __global__ void by_habit(Global<float> Y) {
 }
 __global__ void shuffles(Global<float> Y) {
   const int lane = static_cast<int>(threadIdx.x);
-  const int got[] = {__shfl_sync(0xffffffffu, lane, 3, 8), __shfl_up_sync(0xffffffffu, lane, 2), __shfl_up_sync(0xffffffffu, lane, 2, 16),
-                     __shfl_down_sync(0xffffffffu, lane, 2), __shfl_xor_sync(0xffffffffu, lane, 9, 8)};
+  const int got[] = {__shfl_sync(0xffffffffu, lane, 3, 8), __shfl_up_sync(0xffffffffu, lane, 2),
+                     __shfl_up_sync(0xffffffffu, lane, 2, 16), __shfl_down_sync(0xffffffffu, lane, 2),
+                     __shfl_xor_sync(0xffffffffu, lane, 9, 8)};
   for (int n = 0; n < 5; ++n) Y.store(n, lane, static_cast<float>(got[n]));
 }
 __global__ void half_a_warp() { __syncwarp(0xffffu); }
@@ -541,7 +565,7 @@ TEST_CASE("__shared__, shuffles, atomicAdd, __syncwarp and printf work as in CUD
   std::FILE* printed = std::tmpfile();
   Tensor y(1, 1, 3);
   {
-    With options({RaceCheck::ends, 0, 1});
+    WithExecutor options({RaceCheck::ends, 0, 1});
     executor_options().prints = printed;
     launch("by_habit", by_habit, 3, 64, 0, y.out("Y"));
     executor_options().prints = nullptr;
@@ -550,7 +574,8 @@ TEST_CASE("__shared__, shuffles, atomicAdd, __syncwarp and printf work as in CUD
   Tensor got(1, 5, 32);
   launch("shuffles", shuffles, 1, 32, 0, got.out("Y"));
   for (int lane = 0; lane < 32; ++lane) {  // CUDA C++ Programming Guide, warp shuffle functions
-    const int expected[] = {lane / 8 * 8 + 3, lane < 2 ? lane : lane - 2, lane % 16 < 2 ? lane : lane - 2, lane < 30 ? lane + 2 : lane, (lane ^ 9) < (lane / 8 + 1) * 8 ? lane ^ 9 : lane};
+    const int expected[] = {lane / 8 * 8 + 3, lane < 2 ? lane : lane - 2, lane % 16 < 2 ? lane : lane - 2,
+                            lane < 30 ? lane + 2 : lane, (lane ^ 9) < (lane / 8 + 1) * 8 ? lane ^ 9 : lane};
     for (int n = 0; n < 5; ++n) CHECK(got.data[n * 32 + lane] == expected[n]);
   }
   for (int block = 0; block < 3; ++block) CHECK(y.data[block] == 63 * 64 / 2);
@@ -561,10 +586,11 @@ TEST_CASE("__shared__, shuffles, atomicAdd, __syncwarp and printf work as in CUD
   std::fclose(printed);
   CHECK(count == 3);
   CHECK(lines.count("block 2: 2016\n") == 1);
-  CHECK_CONTAINS(finding_of([] { launch("half_a_warp", half_a_warp, 1, 32, 0); }), "__syncwarp for some of the lanes: the executor takes whole warps");
+  CHECK_CONTAINS(finding_of([] { launch("half_a_warp", half_a_warp, 1, 32, 0); }),
+                 "__syncwarp for some of the lanes: the executor takes whole warps");
 }
 
-// ---- races, continued ----------------------------------------------------------------------------------------------------
+// ---- races, continued -----------------------------------------------------------------------------------------------
 
 constexpr int kWriteLine = __LINE__ + 3, kReadLine = kWriteLine + 2;
 __global__ void two_lines() {
@@ -575,10 +601,11 @@ __global__ void two_lines() {
 }
 
 TEST_CASE("a race names both threads and both lines", "[executor]") {
-  const With options({RaceCheck::ends, 0, 1});
+  const WithExecutor options({RaceCheck::ends, 0, 1});
   const std::string text = finding_of([] { launch("race", two_lines, 1, 64, sizeof(Row)); });
   CHECK_CONTAINS(text, "race: block 0, thread 32, test_executor.cpp:" + std::to_string(kReadLine) + ": ");
-  CHECK_CONTAINS(text, "race on SRAM byte 12: thread 32 reads it, thread 0 wrote it at test_executor.cpp:" + std::to_string(kWriteLine));
+  CHECK_CONTAINS(text, "race on SRAM byte 12: thread 32 reads it, thread 0 wrote it at test_executor.cpp:" +
+                           std::to_string(kWriteLine));
 }
 
 __global__ void races_in_block_1() {
@@ -586,14 +613,17 @@ __global__ void races_in_block_1() {
   if (blockIdx.x == 1) write(row, 0, 1);
 }
 
-// ---- asynchronous copies -----------------------------------------------------------------------------------------------
+// ---- asynchronous copies --------------------------------------------------------------------------------------------
 
 enum class Late { nothing, the_wait, one_group, the_barrier, own_read, overwriting, last_wait, refill };
 
-/// Each thread has a row of X copied to `a` and, if the thread is even, to `b`, in two groups; the next thread reads both.
+/// Each thread has a row of X copied to `a` and, if the thread is even, to `b`, in two groups; the next thread reads
+/// both.
 template <Late Mistake>
 __global__ void copy_rows(Global<const float> X, Global<float> Y) {
-  struct Layout { SramTile<float, 64, 4> a, b; };
+  struct Layout {
+    SramTile<float, 64, 4> a, b;
+  };
   Layout& sram = dynamic_sram<Layout>();
   const int me = threadIdx.x, next = (me + 1) % blockDim.x;
   copy_async(sram.a.write(me, 0, 4), X, true, me, 0);
@@ -624,12 +654,13 @@ std::string copied(Tensor& y) {
 
 TEST_CASE("asynchronous copies arrive when their group is waited for, and are counted", "[executor]") {
   for (uint64_t order : {0, 1, 2}) {
-    const With options({RaceCheck::all, order});
+    const WithExecutor options({RaceCheck::all, order});
     const Tensor x(1, 64, 4);
     Tensor y(1, 3, 64);
     executor::start_recording();
     launch("copy_rows", copy_rows<Late::nothing>, 1, 64, 2 * 64 * 32, x.in("X"), y.out("Y"));
-    CHECK(executor::stop_recording().front().counted == std::vector<TensorBytes>{{"X", 64 * 16 + 32 * 16, 0}, {"Y", 0, 2 * 64 * 4}});
+    CHECK(executor::stop_recording().front().counted ==
+          std::vector<TensorBytes>{{"X", 64 * 16 + 32 * 16, 0}, {"Y", 0, 2 * 64 * 4}});
     for (int n = 0; n < 64; ++n) {
       const int next = (n + 1) % 64;
       CHECK(y.data[n] == static_cast<float>(4 * next));
@@ -640,7 +671,7 @@ TEST_CASE("asynchronous copies arrive when their group is waited for, and are co
 
 TEST_CASE("executor catches copies that are not waited for, and what is too early beside them", "[executor]") {
   for (uint64_t order : {0, 1, 2}) {
-    const With options({RaceCheck::ends, order});
+    const WithExecutor options({RaceCheck::ends, order});
     Tensor y(1, 3, 64);
     CHECK_CONTAINS(copied<Late::the_wait>(y), "is on its way there: that thread has not waited for it");
     CHECK_CONTAINS(copied<Late::one_group>(y), "is on its way there: that thread has not waited for it");
@@ -648,12 +679,13 @@ TEST_CASE("executor catches copies that are not waited for, and what is too earl
     CHECK_CONTAINS(copied<Late::overwriting>(y), "writes it while the copy that thread");
     CHECK_CONTAINS(copied<Late::the_barrier>(y), "no __sync");
     CHECK_CONTAINS(copied<Late::refill>(y), "no __sync");
-    CHECK_CONTAINS(copied<Late::last_wait>(y), "the thread has ended and never waited for the copy that it started here");
+    CHECK_CONTAINS(
+        copied<Late::last_wait>(y), "the thread has ended and never waited for the copy that it started here");
   }
 }
 
 TEST_CASE("a block that is not race-checked reads NaN where a copy has not arrived", "[executor]") {
-  const With options({RaceCheck::none});
+  const WithExecutor options({RaceCheck::none});
   Tensor y(1, 3, 64);
   CHECK(copied<Late::the_wait>(y) == "");
   CHECK(std::isnan(y.data[0]));  // read before the next thread's later wait
@@ -662,18 +694,21 @@ TEST_CASE("a block that is not race-checked reads NaN where a copy has not arriv
 }
 
 template <unsigned Lanes>
-__global__ void vote(Global<float> Y) { Y.store(0, threadIdx.x, __any_sync(Lanes, threadIdx.x == 40)); }
+__global__ void vote(Global<float> Y) {
+  Y.store(0, threadIdx.x, __any_sync(Lanes, threadIdx.x == 40));
+}
 
 TEST_CASE("__any_sync asks the lanes of one warp, all of them", "[executor]") {
   Tensor y(1, 1, 64);
   launch("vote", vote<0xffffffffu>, 1, 64, 0, y.out("Y"));
   for (int n = 0; n < 64; ++n) CHECK(y.data[n] == (n < 32 ? 0 : 1));
-  CHECK_CONTAINS(finding_of([&] { launch("vote", vote<1u>, 1, 64, 0, y.out("Y")); }), "__any_sync for some of the lanes");
+  CHECK_CONTAINS(
+      finding_of([&] { launch("vote", vote<1u>, 1, 64, 0, y.out("Y")); }), "__any_sync for some of the lanes");
 }
 
 TEST_CASE("the race check covers the blocks it is asked to cover", "[executor]") {
   const auto run = [](RaceCheck check, int blocks) {
-    const With options({check, 0, 1});
+    const WithExecutor options({check, 0, 1});
     return finding_of([&] { launch("race", races_in_block_1, blocks, 64, sizeof(Row)); });
   };
   CHECK(run(RaceCheck::all, 3) != "");
@@ -708,7 +743,8 @@ TEST_CASE("the shadow words miss no race and invent none", "[executor]") {
       now.warp_epoch = warp_epoch[now.thread / 32];
       bool racy = false;
       for (const Past& past : all)
-        racy |= past.word == now.word && past.thread != now.thread && (past.write || now.write) && past.block_epoch == now.block_epoch &&
+        racy |= past.word == now.word && past.thread != now.thread && (past.write || now.write) &&
+                past.block_epoch == now.block_epoch &&
                 (past.thread / 32 != now.thread / 32 || past.warp_epoch == now.warp_epoch);
       const executor::Access access(block_epoch, now.warp_epoch, now.thread, 0);
       const auto found = now.write ? shadow.write(now.word * 4, 4, access) : shadow.read(now.word * 4, 4, access);
@@ -736,7 +772,7 @@ TEST_CASE("two threads may store neighbouring 16-bit elements of one 4-byte word
   CHECK_FALSE(shadow.write(6, 1, thread0).found);
 }
 
-// ---- (5) mistakes that show in the values --------------------------------------------------------------------------------
+// ---- (5) mistakes that show in the values ---------------------------------------------------------------------------
 
 /// Thread 0 hands a number to all others; through a plain pointer, so that only the value can give the bug away.
 template <bool Bug>
@@ -750,7 +786,7 @@ __global__ void read_unwritten(Global<float> Y) { Y.store(0, threadIdx.x, dynami
 
 TEST_CASE("SRAM starts as NaN in every block, and shuffled orders bring out a missing barrier", "[executor]") {
   const auto all_ones = [](auto kernel, uint64_t order) {
-    const With options({RaceCheck::none, order, 1});
+    const WithExecutor options({RaceCheck::none, order, 1});
     Tensor y(1, 1, 4 * 64);
     launch("broadcast", kernel, 4, 64, sizeof(Row), y.out("Y"));
     return std::all_of(y.data, y.data + 256, [](float value) { return value == 1; });
@@ -760,7 +796,7 @@ TEST_CASE("SRAM starts as NaN in every block, and shuffled orders bring out a mi
   CHECK_FALSE(all_ones(broadcast<true>, 1));
   CHECK_FALSE(all_ones(broadcast<true>, 2));
 
-  const With options({RaceCheck::none, 0, 1});
+  const WithExecutor options({RaceCheck::none, 0, 1});
   reverses(1, 128);  // leaves numbers in SRAM
   Tensor y(1, 1, 64);
   launch("read_unwritten", read_unwritten, 1, 64, sizeof(Row), y.out("Y"));
@@ -769,7 +805,7 @@ TEST_CASE("SRAM starts as NaN in every block, and shuffled orders bring out a mi
 
 TEST_CASE("one seed gives one order", "[executor]") {
   const auto run = [](uint64_t order) {
-    const With options({RaceCheck::none, order, 1});
+    const WithExecutor options({RaceCheck::none, order, 1});
     Tensor y(1, 1, 4 * 64);
     launch("broadcast", broadcast<true>, 4, 64, sizeof(Row), y.out("Y"));
     return std::vector<float>(y.data, y.data + 256);
@@ -781,7 +817,7 @@ TEST_CASE("one seed gives one order", "[executor]") {
   CHECK_FALSE(same(run(3), run(4)));
 }
 
-// ---- (6) launches that a GPU refuses --------------------------------------------------------------------------------------
+// ---- (6) launches that a GPU refuses --------------------------------------------------------------------------------
 
 __global__ void nothing() {}
 
@@ -799,7 +835,8 @@ TEST_CASE("executor refuses the launches that a GPU refuses", "[executor]") {
   CHECK(refusal<DeviceFailure>(1, 1500, 0) == "attention: 1500 threads per block, a block takes 1 to 1024");
   CHECK(refusal<DeviceFailure>(1, 0, 0) != "");
   CHECK(refusal<DeviceFailure>(0, 32, 0) != "");
-  CHECK(refusal<Unsupported>(int64_t{1} << 31, 32, 0) == "attention: a grid of 2147483648 blocks, a launch takes at most 2147483647");
+  CHECK(refusal<Unsupported>(int64_t{1} << 31, 32, 0) ==
+        "attention: a grid of 2147483648 blocks, a launch takes at most 2147483647");
   CHECK(refusal<DeviceFailure>(1, 32, 232449) == "attention: 232449 bytes of SRAM asked, a block may have 232448");
   CHECK(refusal<DeviceFailure>(1, 32, 232448) == "");
   CHECK(refusal<DeviceFailure>(1, 32, -1) != "");
@@ -808,20 +845,19 @@ TEST_CASE("executor refuses the launches that a GPU refuses", "[executor]") {
 TEST_CASE("ATTN_SMEM_LIMIT lowers the SRAM of a block", "[executor]") {
   const auto device = open_cpu();
   CHECK(device->sram_limit() == 232448);
-  setenv("ATTN_SMEM_LIMIT", "101376", 1);
+  const Environment limit("ATTN_SMEM_LIMIT", "101376");
   CHECK(device->sram_limit() == 101376);
   CHECK(refusal<DeviceFailure>(1, 32, 101377) == "attention: 101377 bytes of SRAM asked, a block may have 101376");
   CHECK(refusal<DeviceFailure>(1, 32, 101376) == "");
-  setenv("ATTN_SMEM_LIMIT", "999999999", 1);
+  limit.set("999999999");
   CHECK(device->sram_limit() == 232448);
   for (const char* bad : {"", "a", "12k", "0", "-5"}) {
-    setenv("ATTN_SMEM_LIMIT", bad, 1);
+    limit.set(bad);
     CHECK_THROWS_AS(open_cpu(), BadArguments);
   }
-  unsetenv("ATTN_SMEM_LIMIT");
 }
 
-// ---- (7) exceptions, and what a stopped grid leaves behind -------------------------------------------------------------------
+// ---- (7) exceptions, and what a stopped grid leaves behind ----------------------------------------------------------
 
 __global__ void throws(bool with_barrier) {
   if (blockIdx.x == 2 && threadIdx.x == 9) throw std::runtime_error("out of cheese");
@@ -836,7 +872,7 @@ TEST_CASE("an exception in a kernel is reported", "[executor]") {
 }
 
 TEST_CASE("findings stop the grid and the lowest block is named first", "[executor]") {
-  const With options({RaceCheck::all, 0, 4});
+  const WithExecutor options({RaceCheck::all, 0, 4});
   try {
     launch("race", write_then_read, 1000, 64, sizeof(Row), Barrier::none, 1);
     FAIL("not found");
@@ -854,7 +890,7 @@ TEST_CASE("hooks outside of a kernel are an error, not a crash", "[executor]") {
   CHECK_THROWS_AS(t.out("O").store(2, 0, 1), CheckFailed);
 }
 
-// ---- the device ------------------------------------------------------------------------------------------------------
+// ---- the device -----------------------------------------------------------------------------------------------------
 
 TEST_CASE("the CPU device", "[executor]") {
   const auto device = open_cpu({RaceCheck::ends, 0, 2});

@@ -54,7 +54,8 @@ TEST_CASE("all 65536 patterns to float and back", "[half]") {
 }
 
 TEST_CASE("between two neighbours: the nearer one, at a tie the even one", "[half]") {
-  // A float has bits enough for the exact middle of two 16-bit numbers, except of bf16's subnormals' lower half, all of which fit too.
+  // A float has bits enough for the exact middle of two 16-bit numbers, except of bf16's subnormals' lower half, all of
+  // which fit too.
   for (const Type& type : kTypes) {
     int wrong = 0;
     for (uint16_t low = 0; low + 1 < type.infinity; ++low) {

@@ -1,6 +1,7 @@
-// The comparison in half precision: accepts what correct fp16 and bf16 give, wherever they round, and rejects what is wrong.
+// The comparison in half precision: accepts what correct fp16 and bf16 give, wherever they round. What it rejects in
+// every
+// type is in test_check.
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "common/base/text.h"
@@ -20,8 +21,10 @@ std::vector<float> rounded(const std::vector<double>& values, Dtype dtype) {
 }
 
 std::vector<CheckResult> check_all(const Case& c, const Reference& r, const HalfOutputs& out, bool stored) {
-  return {check_output("o", c.problem, out.o, r.o, {}, true, stored), check_output("lse", c.problem, out.lse, r.lse, {}, true, stored),
-          check_output("dq", c.problem, out.dq, r.dq, {}, true, stored), check_output("dk", c.problem, out.dk, r.dk, {}, true, stored),
+  return {check_output("o", c.problem, out.o, r.o, {}, true, stored),
+          check_output("lse", c.problem, out.lse, r.lse, {}, true, stored),
+          check_output("dq", c.problem, out.dq, r.dq, {}, true, stored),
+          check_output("dk", c.problem, out.dk, r.dk, {}, true, stored),
           check_output("dv", c.problem, out.dv, r.dv, {}, true, stored)};
 }
 
@@ -31,8 +34,16 @@ TEST_CASE("half: a correct attention passes, with pairs on chip and stored", "[h
   std::vector<std::pair<std::string, Case>> cases;
   for (const std::string& name : half_golden_cases()) cases.emplace_back(name, read_golden(name));
   for (const std::string init : {"randn", "abs", "randn:4", "randn:0.05", "const:3"}) {
-    for (const auto& [nq, nk, d, causal] : {std::tuple{1, 1, 64, false}, {2, 3, 64, true}, {9, 9, 40, true}, {33, 70, 16, true}, {130, 70, 128, true}, {192, 192, 64, false}, {257, 257, 64, true}})
-      cases.emplace_back(init + " " + std::to_string(nq) + "x" + std::to_string(nk) + " d " + std::to_string(d), make_case(2, nq, nk, d, causal, init));
+    for (const auto& [nq, nk, d, causal] :
+         {std::tuple{1, 1, 64, false},
+          {2, 3, 64, true},
+          {9, 9, 40, true},
+          {33, 70, 16, true},
+          {130, 70, 128, true},
+          {192, 192, 64, false},
+          {257, 257, 64, true}})
+      cases.emplace_back(init + " " + std::to_string(nq) + "x" + std::to_string(nk) + " d " + std::to_string(d),
+                         make_case(2, nq, nk, d, causal, init));
   }
   for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
     for (const auto& [name, in_fp32] : cases) {
@@ -40,7 +51,8 @@ TEST_CASE("half: a correct attention passes, with pairs on chip and stored", "[h
       const Reference r = c.reference();
       for (const Pairs pairs : {Pairs::on_chip, Pairs::stored}) {
         for (const CheckResult& result : check_all(c, r, half_attention(c, pairs), pairs == Pairs::stored)) {
-          INFO(name << " " << dtype_name(dtype) << (pairs == Pairs::stored ? " stored, " : " on chip, ") << result.output << ": worst " << result.worst << " " << result.reason);
+          INFO(name << " " << dtype_name(dtype) << (pairs == Pairs::stored ? " stored, " : " on chip, ")
+                    << result.output << ": worst " << result.worst << " " << result.reason);
           CHECK(result.pass);
           CHECK_FALSE(result.l2_judged);
           CHECK_FALSE(result.l2_bound.has_value());
@@ -59,46 +71,27 @@ TEST_CASE("half: the true output, rounded, uses at most its own rounding", "[hal
     for (const auto& [name, tensor] : {std::pair{"o", &r.o}, {"dq", &r.dq}, {"dk", &r.dk}, {"dv", &r.dv}}) {
       const CheckResult result = check_output(name, c.problem, rounded(tensor->value, dtype), *tensor, {}, true);
       CHECK(result.pass);
-      CHECK(result.worst <= 1.0 / 3 * (1 + 1e-9));  // u |ref| of u |ref| and tol * allowance, which is at least 2u |ref|
+      CHECK(result.worst <=
+            1.0 / 3 * (1 + 1e-9));  // u |ref| of u |ref| and tol * allowance, which is at least 2u |ref|
     }
   }
 }
 
 TEST_CASE("half: the allowance of stored pairs is given to none else, and needed", "[half]") {
-  // Two keys whose scores lie just above and just below the middle of two fp16 numbers: storing them parts them by 2^-6.
+  // Two keys whose scores lie just above and just below the middle of two fp16 numbers: storing them parts them by
+  // 2^-6.
   Case c = make_case(1, 1, 2, 2, false, "ones");
   c.problem.softmax_scale = 1;
   c.k = {16, 0x1p-7f + 0x1p-10f, 16, 0x1p-7f - 0x1p-10f};
   c.v = {1, 1, -1, -1};
   c.problem.dtype = Dtype::fp16;
   const Reference r = c.reference(false);
-  const auto worst = [&](Pairs pairs, bool stored) { return check_output("o", c.problem, half_attention(c, pairs, false).o, r.o, {}, false, stored).worst; };
+  const auto worst = [&](Pairs pairs, bool stored) {
+    return check_output("o", c.problem, half_attention(c, pairs, false).o, r.o, {}, false, stored).worst;
+  };
   CHECK(worst(Pairs::on_chip, false) < 0.1);
   CHECK(worst(Pairs::stored, false) > 1.3);
   CHECK(worst(Pairs::stored, true) < 0.7);
-}
-
-TEST_CASE("half: wrong outputs fail", "[half]") {
-  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
-    const Case c = in_half(make_case(2, 128, 128, 64), dtype);
-    const Reference r = c.reference(false);
-    const HalfOutputs right = half_attention(c, Pairs::stored, false);
-    const auto fails = [&](const std::function<void(std::vector<float>&)>& edit) {
-      std::vector<float> o = right.o;
-      edit(o);
-      return !check_output("o", c.problem, o, r.o, {}, false, true).pass;
-    };
-    CHECK_FALSE(fails([](std::vector<float>&) {}));
-    CHECK(fails([](std::vector<float>& o) { o[5000] = NAN; }));
-    CHECK(fails([](std::vector<float>& o) { o[5000] = INFINITY; }));
-    CHECK(fails([](std::vector<float>& o) { std::fill(o.begin(), o.end(), 0.0f); }));
-    CHECK(fails([](std::vector<float>& o) { std::copy(o.begin() + 128 * 64, o.end(), o.begin()); }));
-    CHECK(fails([](std::vector<float>& o) { std::rotate(o.begin(), o.begin() + 64, o.end()); }));
-    CHECK(fails([](std::vector<float>& o) { *std::max_element(o.begin(), o.end()) *= 1.05f; }));
-    Case unscaled = c;
-    unscaled.problem.softmax_scale = 1;
-    CHECK(fails([&](std::vector<float>& o) { o = half_attention(unscaled, Pairs::on_chip, false).o; }));
-  }
 }
 
 TEST_CASE("half: a scale off by 1 % fails in fp16", "[half]") {

@@ -1,14 +1,9 @@
-// The harness with steps made for the purpose: a wrong, stale, unsteady or miscounted result must never look like a right one.
-#include <unistd.h>
-
+// The harness with steps made for the purpose: a wrong, stale, unsteady or miscounted result must never look like a
+// right one.
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <thread>
-#include <tuple>
-#include <vector>
 
 #include "common/base/text.h"
 #include "common/harness/device_run.h"
@@ -18,74 +13,18 @@
 #include "common/harness/memory.h"
 #include "common/base/npy.h"
 #include "common/harness/report.h"
-#include "common/harness/run.h"
 #include "common/harness/timing.h"
 #include "tests/catch.h"
-#include "tests/folder.h"
+#include "tests/made_step.h"
+#include "tests/programs.h"
 
 using namespace attention;
 
 namespace {
 
-/// The tensor at `address`, whose elements have the problem's dtype.
-std::vector<float> values_of(const Problem& p, const void* address, int64_t elements) {
-  std::vector<float> values(elements);
-  if (p.dtype == Dtype::fp32)
-    std::copy_n(static_cast<const float*>(address), elements, values.begin());
-  else
-    widen(p.dtype, {static_cast<const uint16_t*>(address), static_cast<size_t>(elements)}, values);
-  return values;
-}
-
-/// Attention in plain host code: on the CPU executor device memory is host memory, and no kernel is launched.
-void plain_attention(const Problem& p, const Tensors& t) {
-  const std::vector<float> q = values_of(p, t.q, p.Xq()), k = values_of(p, t.k, p.Xk()), v = values_of(p, t.v, p.Xk());
-  std::vector<float> o(p.Xq());
-  float* lse = static_cast<float*>(t.lse);
-  for (int64_t head = 0; head < p.heads_total(); ++head) {
-    for (int64_t i = 0; i < p.seqlen_q; ++i) {
-      const float* qi = q.data() + (head * p.seqlen_q + i) * p.head_dim;
-      std::vector<double> s(p.seqlen_k), sum(p.head_dim);
-      double m = -INFINITY, l = 0;
-      for (int64_t j = 0; j < p.seqlen_k; ++j) {
-        for (int c = 0; c < p.head_dim; ++c) s[j] += double{qi[c]} * k[(head * p.seqlen_k + j) * p.head_dim + c];
-        m = std::max(m, s[j] *= p.softmax_scale);
-      }
-      for (int64_t j = 0; j < p.seqlen_k; ++j) {
-        l += s[j] = std::exp(s[j] - m);
-        for (int c = 0; c < p.head_dim; ++c) sum[c] += s[j] * v[(head * p.seqlen_k + j) * p.head_dim + c];
-      }
-      for (int c = 0; c < p.head_dim; ++c) o[(head * p.seqlen_q + i) * p.head_dim + c] = static_cast<float>(sum[c] / l);
-      lse[head * p.seqlen_q + i] = static_cast<float>(m + std::log(l));
-    }
-  }
-  if (p.dtype == Dtype::fp32) {
-    std::copy(o.begin(), o.end(), static_cast<float*>(t.o));
-  } else {
-    const std::vector<uint16_t> bits = narrow(p.dtype, o);
-    std::copy(bits.begin(), bits.end(), static_cast<uint16_t*>(t.o));
-  }
-}
-
-Step made_step(std::function<void(const Problem&, const Tensors&)> run) {
-  Step step;
-  step.id = "step99";
-  step.title = "made for a test";
-  step.largest_head_dim = 64;
-  step.tiles = [](const Problem&) { return std::vector<TileChoice>{{{16, 16}, 1024}}; };
-  step.methods = {{.name = "forward",
-                   .cost = [](const Problem&) { return std::vector<KernelCost>{}; },
-                   .run = std::move(run)}};
-  return step;
-}
-
 RunResult run(const Step& step, std::vector<const char*> flags = {}) {
-  flags.insert(flags.begin(), {"step99", "--device", "cpu", "--seqlen", "40", "--head-dim", "16"});
-  std::string help;
-  const Options options = *parse_options(static_cast<int>(flags.size()), flags.data(), step, help);
-  ChosenDevice chosen = choose_device(options);
-  Progress progress;
-  return run_step(options, step, chosen, progress);
+  flags.insert(flags.begin(), {"--device", "cpu", "--seqlen", "40", "--head-dim", "16"});
+  return run_with_flags(step, flags);
 }
 
 /// What run() throws.
@@ -100,9 +39,7 @@ std::string refusal(const Step& step, int code, std::vector<const char*> flags) 
 }
 
 bool mentions(const RunResult& result, const std::string& text) {
-  for (const std::string& line : result.failures)
-    if (line.find(text) != std::string::npos) return true;
-  return false;
+  return std::ranges::any_of(result.failures, [&](const std::string& line) { return has(line, text); });
 }
 
 }  // namespace
@@ -133,7 +70,8 @@ TEST_CASE("a result that changes from run to run fails") {
     float* o = static_cast<float*>(t.o);
     if (++calls == 6) o[5] = std::nextafter(o[5], 1e9f);  // right to 1e-6, and yet another number
   };
-  CHECK(mentions(run(made_step(unsteady), {"--repeat", "10"}), "run 4"));  // three thread orders, then the timed runs 2, 3, ...
+  CHECK(mentions(
+      run(made_step(unsteady), {"--repeat", "10"}), "run 4"));  // three thread orders, then the timed runs 2, 3, ...
 }
 
 TEST_CASE("a NaN in one element fails, whatever the rest") {
@@ -159,12 +97,15 @@ TEST_CASE("fp16 and bf16 pass through 2-byte buffers") {
   for (const char* dtype : {"fp16", "bf16"}) {
     INFO(dtype);
     bool as_rounded = true, nan_behind = true;
-    const RunResult result = run(made_step([&](const Problem& p, const Tensors& t) {
-      plain_attention(p, t);
-      const auto* q = static_cast<const uint16_t*>(t.q);
-      for (int64_t n = 0; n < p.Xq(); ++n) as_rounded = as_rounded && std::abs(values_of(p, q + n, 1)[0]) < 7;
-      for (int64_t n = p.Xq(); n < p.Xq() + DeviceRun::kTailBytes / 2; ++n) nan_behind = nan_behind && q[n] == 0xffff;
-    }), {"--dtype", dtype});
+    const RunResult result =
+        run(made_step([&](const Problem& p, const Tensors& t) {
+              plain_attention(p, t);
+              const auto* q = static_cast<const uint16_t*>(t.q);
+              for (int64_t n = 0; n < p.Xq(); ++n) as_rounded = as_rounded && std::abs(values_of(p, q + n, 1)[0]) < 7;
+              for (int64_t n = p.Xq(); n < p.Xq() + DeviceRun::kTailBytes / 2; ++n)
+                nan_behind = nan_behind && q[n] == 0xffff;
+            }),
+            {"--dtype", dtype});
     INFO((result.failures.empty() ? "" : result.failures.front()));
     CHECK(result.verdict == "PASS");
     CHECK(as_rounded);
@@ -185,9 +126,10 @@ TEST_CASE("fp16 and bf16 pass through 2-byte buffers") {
 TEST_CASE("half precision: a wrong element fails, and NaN stays NaN") {
   const auto with = [](uint16_t bits) {
     return run(made_step([=](const Problem& p, const Tensors& t) {
-      plain_attention(p, t);
-      static_cast<uint16_t*>(t.o)[17] = bits;
-    }), {"--dtype", "fp16"});
+                 plain_attention(p, t);
+                 static_cast<uint16_t*>(t.o)[17] = bits;
+               }),
+               {"--dtype", "fp16"});
   };
   CHECK(mentions(with(0x7e00), "nan"));
   CHECK(mentions(with(to_fp16(5)), "5 instead of"));
@@ -198,7 +140,7 @@ TEST_CASE("pairs kept in HBM have an allowance of their own in half precision") 
   step.methods.front().scratch = [](const Problem& p) { return std::vector<Scratch>{quadratic_scratch("S", p)}; };
   const RunResult half = run(step, {"--dtype", "bf16"}), full = run(step);
   CHECK(half.methods.front().checks[0].stored_pairs);
-  CHECK(report_text(half).find("N x N tensors stored in bf16") != std::string::npos);
+  CHECK(has(report_text(half), "N x N tensors stored in bf16"));
   CHECK(half.methods.front().extra_bytes() == 2 * 40 * 4 + 2 * 40 * 40 * 2);
   CHECK_FALSE(full.methods.front().checks[0].stored_pairs);
 }
@@ -217,7 +159,8 @@ TEST_CASE("--save: fp16 as float16, bf16 as float32, lse as float32; --load: flo
   }
   const auto load = [&](std::vector<const char*> flags, bool q_half, bool v_half) {
     const std::vector<float> values(2 * 40 * 16, 1 / 3.0f);
-    for (const auto& [name, half] : {std::pair{"q", q_half}, {"k", true}, {"v", v_half}}) write_npy(folder.path + "/" + name + ".npy", {1, 2, 40, 16}, values, half);
+    for (const auto& [name, half] : {std::pair{"q", q_half}, {"k", true}, {"v", v_half}})
+      write_npy(folder.path + "/" + name + ".npy", {1, 2, 40, 16}, values, half);
     flags.insert(flags.end(), {"--load", folder.path.c_str()});
     const RunResult result = run(step, flags);
     CHECK(result.failures.empty());
@@ -233,7 +176,8 @@ TEST_CASE("--save: fp16 as float16, bf16 as float32, lse as float32; --load: flo
 
 TEST_CASE("an input that the type cannot hold exits 2") {
   const Step step = made_step(plain_attention);
-  CHECK(refusal(step, 2, {"--dtype", "fp16", "--init", "const:65520"}) == "q: element 0 is too large for fp16, which holds numbers up to 65504");
+  CHECK(refusal(step, 2, {"--dtype", "fp16", "--init", "const:65520"}) ==
+        "q: element 0 is too large for fp16, which holds numbers up to 65504");
   CHECK(run(step, {"--dtype", "fp16", "--init", "const:65504", "--check", "none"}).failures.empty());
   CHECK(run(step, {"--dtype", "bf16", "--init", "const:133120"}).failures.empty());
 }
@@ -242,7 +186,8 @@ TEST_CASE("a dtype that the step or the GPU lacks exits 3 and names those that w
   Step step = made_step(plain_attention);
   const auto tiles = step.tiles;
   step.tiles = [tiles](const Problem& p) { return p.dtype == Dtype::bf16 ? std::vector<TileChoice>{} : tiles(p); };
-  CHECK(refusal(step, 3, {"--dtype", "bf16"}) == "step99 has no bf16 for head_dim 16; fp32 and fp16 work here (--dtype fp16)");
+  CHECK(refusal(step, 3, {"--dtype", "bf16"}) ==
+        "step99 has no bf16 for head_dim 16; fp32 and fp16 work here (--dtype fp16)");
   step.tiles = [tiles](const Problem& p) { return p.dtype == Dtype::fp32 ? tiles(p) : std::vector<TileChoice>{}; };
   CHECK(refusal(step, 3, {"--dtype", "fp16"}) == "step99 has no fp16 for head_dim 16; fp32 works here (--dtype fp32)");
 
@@ -256,7 +201,9 @@ TEST_CASE("a dtype that the step or the GPU lacks exits 3 and names those that w
     CHECK(choose_tile({}, step, p) == TileShape{16, 16});
   }
   p.compute_capability = 75;
-  CHECK_THROWS_WITH(choose_tile({}, step, p), "bf16 needs a GPU of compute capability 8.0 or newer, this one has 7.5; fp32 and fp16 work here (--dtype fp16)");
+  CHECK_THROWS_WITH(
+      choose_tile({}, step, p),
+      "bf16 needs a GPU of compute capability 8.0 or newer, this one has 7.5; fp32 and fp16 work here (--dtype fp16)");
   p.dtype = Dtype::fp16;
   CHECK(choose_tile({}, step, p) == TileShape{16, 16});
 }
@@ -277,7 +224,9 @@ TEST_CASE("memory: elements of 2 bytes on the device, of 4 in the host's copy") 
 
 TEST_CASE("a kernel in the formula that was never launched fails") {
   Step step = made_step(plain_attention);
-  step.methods.front().cost = [](const Problem& p) { return std::vector<KernelCost>{KernelCost("attention", p).loads("Q", 1, 1)}; };
+  step.methods.front().cost = [](const Problem& p) {
+    return std::vector<KernelCost>{KernelCost("attention", p).loads("Q", 1, 1)};
+  };
   const RunResult result = run(step);
   CHECK(mentions(result, "0 kernels were launched"));
   // The outputs are right: their verdict says so, and what is wrong stands in the report, every line of it.
@@ -300,10 +249,10 @@ TEST_CASE("a baseline that does not fit is n/a with its bytes, and the rest runs
   backward.scratch = nullptr;
   step.methods.push_back(backward);
   const RunResult result = run(step, {"--check", "none"});
-  CHECK(result.methods[1].not_run.find("dP needs 1125899906842624 bytes") != std::string::npos);
+  CHECK(has(result.methods[1].not_run, "dP needs 1125899906842624 bytes"));
   CHECK(result.methods[2].not_run.empty());
   CHECK(result.failures.empty());
-  CHECK(report_text(result).find("n/a: dP needs") != std::string::npos);
+  CHECK(has(report_text(result), "n/a: dP needs"));
 }
 
 TEST_CASE("quantiles") {
@@ -343,7 +292,8 @@ struct TimedGpu final : Device {
   std::vector<LaunchRecord> record(const std::function<void()>&) override {
     std::this_thread::sleep_for(std::chrono::duration<double>(real_seconds));
     std::vector<LaunchRecord> records;
-    for (const double ms : launches[std::min<size_t>(recorded++, launches.size() - 1)]) records.emplace_back().time_ms = ms;
+    for (const double ms : launches[std::min<size_t>(recorded++, launches.size() - 1)])
+      records.emplace_back().time_ms = ms;
     return records;
   }
 };
@@ -388,14 +338,9 @@ TEST_CASE("a single launch takes the time of its method") {
 }
 
 TEST_CASE("the shortage names what grows as N^2") {
-  CHECK(describe_shortage(5, 300, {{"S", 100, true}, {"P", 100, true}, {"LSE", 10, false}}) == "S and P need 200 bytes, 5 are free");
-  CHECK(describe_shortage(5, 300, {{"P", 1, true}, {"dP", 2, true}, {"dS", 3, true}}) == "P, dP and dS need 6 bytes, 5 are free");
+  CHECK(describe_shortage(5, 300, {{"S", 100, true}, {"P", 100, true}, {"LSE", 10, false}}) ==
+        "S and P need 200 bytes, 5 are free");
+  CHECK(describe_shortage(5, 300, {{"P", 1, true}, {"dP", 2, true}, {"dS", 3, true}}) ==
+        "P, dP and dS need 6 bytes, 5 are free");
   CHECK(describe_shortage(5, 300, {{"LSE", 10, false}}) == "the tensors need 300 bytes, 5 are free");
-}
-
-TEST_CASE("bytes for a person") {
-  CHECK(human_bytes(67371008) == "67.4 MB");
-  CHECK(human_bytes(1099511627776) == "1.1 TB");
-  CHECK(human_bytes(4096) == "4.1 kB");
-  CHECK(human_bytes(0) == "0 B");
 }

@@ -1,4 +1,5 @@
-// Hopper's units on the CPU executor: a kernel with a producer, a ring and two warpgroups that multiply is right under any order, and each
+// Hopper's units on the CPU executor: a kernel with a producer, a ring and two warpgroups that multiply is right under
+// any order, and each
 // mistake planted in it is found, by its name and with the lines of both sides.
 #define ATTN_DEVICE_CPU
 #include <cstring>
@@ -7,15 +8,42 @@
 #include "common/tile/view.h"
 #include "common/tile/warpgroup.h"
 #include "tests/catch.h"
+#include "tests/with_executor.h"
 
 namespace attention {
 inline namespace ATTN_DEVICE {
 namespace {
 
 enum class Bug {
-  none, no_init_fence, no_sync_after_init, never_initialised, no_wait_full, wrong_parity_full, no_wait_empty, too_many_expected, too_few_expected, extra_arrival,
-  too_few_bytes, too_many_bytes, unannounced, no_begin, no_commit, no_wait, early_use, left_operand_changed, lanes_differ, no_named_sync, wrong_named_count, no_store_fence, no_syncwarp,
-  no_commit_back, no_wait_back, overwritten_stage, budget, bad_descriptor, outside
+  none,
+  no_init_fence,
+  no_sync_after_init,
+  never_initialised,
+  no_wait_full,
+  wrong_parity_full,
+  no_wait_empty,
+  too_many_expected,
+  too_few_expected,
+  extra_arrival,
+  too_few_bytes,
+  too_many_bytes,
+  unannounced,
+  no_begin,
+  no_commit,
+  no_wait,
+  early_use,
+  left_operand_changed,
+  lanes_differ,
+  no_named_sync,
+  wrong_named_count,
+  no_store_fence,
+  no_syncwarp,
+  no_commit_back,
+  no_wait_back,
+  overwritten_stage,
+  budget,
+  bad_descriptor,
+  outside
 };
 
 constexpr int kRows = 128, kKeys = 64, kDepth = 64;
@@ -28,7 +56,8 @@ struct Sram {
 
 /// C = the sum over `tiles` of A B_t^T, B_t being 64 rows of B.
 template <Bug bug>
-__global__ void pipeline(int tiles, const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, const __grid_constant__ TensorMap C) {
+__global__ void pipeline(int tiles, const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B,
+                         const __grid_constant__ TensorMap C) {
   auto& sram = aligned_sram<Sram>();
   if (threadIdx.x == 0) {
     if (bug != Bug::never_initialised) sram.a_full.init(1);
@@ -48,8 +77,13 @@ __global__ void pipeline(int tiles, const __grid_constant__ TensorMap A, const _
       if (bug != Bug::no_wait_empty) sram.empty[ring.stage].wait(ring.parity ^ 1);
       constexpr int bytes = sram.b[0].kBytes;
       if (bug == Bug::unannounced) sram.full[ring.stage].arrive();
-      else sram.full[ring.stage].arrive_and_expect(bug == Bug::too_few_bytes ? bytes / 2 : bug == Bug::too_many_bytes ? 2 * bytes : bytes);
-      copy_box(bug == Bug::outside ? reinterpret_cast<unsigned char*>(&sram) + sizeof sram : reinterpret_cast<unsigned char*>(&sram.b[ring.stage]), B, t * kKeys, 0, sram.full[ring.stage]);
+      else
+        sram.full[ring.stage].arrive_and_expect(bug == Bug::too_few_bytes    ? bytes / 2
+                                                : bug == Bug::too_many_bytes ? 2 * bytes
+                                                                             : bytes);
+      copy_box(bug == Bug::outside ? reinterpret_cast<unsigned char*>(&sram) + sizeof sram
+                                   : reinterpret_cast<unsigned char*>(&sram.b[ring.stage]),
+               B, t * kKeys, 0, sram.full[ring.stage]);
       if (bug == Bug::extra_arrival) sram.full[ring.stage].arrive();
     }
     return;
@@ -63,10 +97,13 @@ __global__ void pipeline(int tiles, const __grid_constant__ TensorMap A, const _
     if (bug != Bug::no_wait_full) sram.full[ring.stage].wait(ring.parity ^ (bug == Bug::wrong_parity_full));
     uint32_t left[4] = {};
     if (bug != Bug::no_begin) begin_products();
-    const uint64_t a = tile_descriptor(sram_address(&sram.a) + me * 64 * kPanelRowBytes), b = tile_descriptor(sram_address(&sram.b[ring.stage]));
+    const uint64_t a = tile_descriptor(sram_address(&sram.a) + me * 64 * kPanelRowBytes),
+                   b = tile_descriptor(sram_address(&sram.b[ring.stage]));
     for (int step = 0; step < kDepth / 16; ++step) {
       const int other = bug == Bug::lanes_differ && lane == 7 ? (step + 1) % 4 : step;
-      WarpgroupProduct<kKeys, half>::abt(c, bug == Bug::bad_descriptor ? a & ~(uint64_t{3} << 62) : a + along_rows(step, 0), b + along_rows(other, 0), t + step > 0);
+      WarpgroupProduct<kKeys, half>::abt(
+          c, bug == Bug::bad_descriptor ? a & ~(uint64_t{3} << 62) : a + along_rows(step, 0), b + along_rows(other, 0),
+          t + step > 0);
     }
     if (bug == Bug::left_operand_changed) WarpgroupProduct<kKeys, half>::ab(c, left, b);
     if (bug != Bug::no_commit) commit_products();
@@ -77,7 +114,9 @@ __global__ void pipeline(int tiles, const __grid_constant__ TensorMap A, const _
     if (lane == 0) sram.empty[ring.stage].arrive();
   }
   if (bug != Bug::no_named_sync) named_sync(1 + me, bug == Bug::wrong_named_count && lane == 3 ? 256 : 128);
-  for (int n = 0; n < kKeys / 2; n += 2) *reinterpret_cast<uint32_t*>(sram.a.write(warp_row + sum_row(lane, n), sum_col(lane, n), 2)) = pack<half>(c[n], c[n + 1]);
+  for (int n = 0; n < kKeys / 2; n += 2)
+    *reinterpret_cast<uint32_t*>(sram.a.write(warp_row + sum_row(lane, n), sum_col(lane, n), 2)) =
+        pack<half>(c[n], c[n + 1]);
   if (bug != Bug::no_store_fence) stores_visible_to_engines();
   if (bug != Bug::no_syncwarp) __syncwarp();
   if (lane == 0) {
@@ -88,21 +127,22 @@ __global__ void pipeline(int tiles, const __grid_constant__ TensorMap A, const _
   }
 }
 
-/// Runs it on `tiles` tiles under an order, race checks in all blocks or in none. What the run is stopped for, or "right", or "wrong".
+/// Runs it on `tiles` tiles under an order, race checks in all blocks or in none. What the run is stopped for, or
+/// "right", or "wrong".
 template <Bug bug>
 std::string run(int tiles, uint64_t order, ExecutorOptions::RaceCheck checks = ExecutorOptions::RaceCheck::all) {
-  struct Restore {
-    ExecutorOptions before = executor_options();
-    ~Restore() { executor_options() = before; }
-  } restore;
-  executor_options() = {checks, order, 1};
+  const WithExecutor options({checks, order, 1});
   const int rows = kKeys * tiles - 3;  // the last tile is ragged
   std::vector<uint16_t> a(kRows * kDepth), b(static_cast<size_t>(rows * kDepth)), c(kRows * kDepth);
-  const auto small = [](size_t n) { return static_cast<float>(n * 2654435761u % 7) - 3; };  // so that all sums are exact
+  const auto small = [](size_t n) {
+    return static_cast<float>(n * 2654435761u % 7) - 3;
+  };  // so that all sums are exact
   for (size_t n = 0; n < a.size(); ++n) a[n] = to_fp16(small(n));
   for (size_t n = 0; n < b.size(); ++n) b[n] = to_fp16(small(n + 77));
   try {
-    launch("pipeline", pipeline<bug>, 1, 384, sizeof(Sram), tiles, tensor_map<half>(a.data(), "A", 1, kRows, kDepth, kRows, 1), tensor_map<half>(b.data(), "B", 1, rows, kDepth, kKeys, 1),
+    launch("pipeline", pipeline<bug>, 1, 384, sizeof(Sram), tiles,
+           tensor_map<half>(a.data(), "A", 1, kRows, kDepth, kRows, 1),
+           tensor_map<half>(b.data(), "B", 1, rows, kDepth, kKeys, 1),
            tensor_map<half>(c.data(), "C", 1, kRows, kDepth, 16, 1));
   } catch (const executor::KernelFindings& found) {
     CHECK(found.code == 1);
@@ -112,7 +152,8 @@ std::string run(int tiles, uint64_t order, ExecutorOptions::RaceCheck checks = E
     for (int j = 0; j < kKeys; ++j) {
       float sum = 0;
       for (int row = j; row < rows; row += kKeys)
-        for (int k = 0; k < kDepth; ++k) sum += small(static_cast<size_t>(i * kDepth + k)) * small(static_cast<size_t>(row * kDepth + k) + 77);
+        for (int k = 0; k < kDepth; ++k)
+          sum += small(static_cast<size_t>(i * kDepth + k)) * small(static_cast<size_t>(row * kDepth + k) + 77);
       if (c[static_cast<size_t>(i * kKeys + j)] != to_fp16(sum)) return "wrong";
     }
   return "right";
@@ -157,8 +198,7 @@ __global__ void one_product(float start, const __grid_constant__ TensorMap A, co
   float c[32];
   for (float& x : c) x = start;
   begin_products();
-  WarpgroupProduct<64, half>::abt(c, tile_descriptor(sram_address(&sram.a)), tile_descriptor(sram_address(&sram.b)),
-                                  1);
+  WarpgroupProduct<64, half>::abt(c, tile_descriptor(sram_address(&sram.a)), tile_descriptor(sram_address(&sram.b)), 1);
   commit_products();
   wait_products<0>();
   fence_registers(c);
@@ -174,10 +214,10 @@ TEST_CASE("a product's sums are cut off as Hopper's tensor cores do it", "[execu
     float sum;
   };
   const Sum sums[] = {
-      {1, 0.75f * kUlp, 1, 1},              // toward zero, not to the nearest
-      {-1, -0.75f * kUlp, 1, -1},           // on both sides
-      {1, 0x1p-25f, 16, 1 + 4 * kUlp},      // a quarter of the last digit is kept while 16 terms are added
-      {1, 0x1p-26f, 16, 1},                 // an eighth is not: exactly, they are two digits
+      {1, 0.75f * kUlp, 1, 1},                // toward zero, not to the nearest
+      {-1, -0.75f * kUlp, 1, -1},             // on both sides
+      {1, 0x1p-25f, 16, 1 + 4 * kUlp},        // a quarter of the last digit is kept while 16 terms are added
+      {1, 0x1p-26f, 16, 1},                   // an eighth is not: exactly, they are two digits
       {1, 1.5f * 0x1p-25f, 8, 1 + 2 * kUlp},  // nor what is beyond the quarter
       {1, -0x1p-25f, 1, 1 - kUlp / 2},
       {1, -0x1p-26f, 16, 1},
@@ -202,7 +242,8 @@ TEST_CASE("a product's sums are cut off as Hopper's tensor cores do it", "[execu
 
 TEST_CASE("mistakes with Hopper's barriers are found by name", "[executor]") {
   expect<Bug::no_init_fence>("is given a barrier that it may not see");
-  expect<Bug::no_sync_after_init>("nothing says that it has done so before", "does not exist: nobody has initialised it");
+  expect<Bug::no_sync_after_init>(
+      "nothing says that it has done so before", "does not exist: nobody has initialised it");
   expect<Bug::never_initialised>("does not exist");
   expect<Bug::no_wait_full>("without having waited for the copy that thread 0 started");
   expect<Bug::wrong_parity_full>("without having waited for the copy", "deadlock");
@@ -237,7 +278,8 @@ TEST_CASE("mistakes with stores that Hopper's engines read are found by name", "
   expect<Bug::overwritten_stage>("while the copy back that thread");
 }
 
-TEST_CASE("without race checks a late copy and a late product still show as a wrong result or a deadlock", "[executor]") {
+TEST_CASE("without race checks a late copy and a late product still show as a wrong result or a deadlock",
+          "[executor]") {
   const auto none = ExecutorOptions::RaceCheck::none;
   CHECK(run<Bug::no_wait_full>(5, 0, none) != "right");
   CHECK(run<Bug::no_wait_empty>(5, 0, none) != "right");

@@ -1,9 +1,7 @@
-// Measured traffic: made-up counters stand in for a GPU's, and every way in which counters can be missing shows n/a with its
+// Measured traffic: made-up counters stand in for a GPU's, and every way in which counters can be missing shows n/a
+// with its
 // reason (hard case A19). The tests tagged [gpu] read real ones.
-#include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "common/base/error.h"
 #include "common/harness/json.h"
@@ -13,6 +11,8 @@
 #include "common/traffic/cupti.h"
 #include "common/traffic/measure.h"
 #include "tests/catch.h"
+#include "tests/made_step.h"
+#include "tests/programs.h"
 
 using namespace attention;
 
@@ -27,10 +27,11 @@ CounterBytes bytes(std::array<int64_t, kCounters> values) {
   return all;
 }
 
-/// A GPU of two kernels, "big" and "small", that moves what its kernels say, and an L2 that holds dirty lines until pushed.
+/// A GPU of two kernels, "big" and "small", that moves what its kernels say, and an L2 that holds dirty lines until
+/// pushed.
 struct FakeGpu final : MeasurableDevice {
-  CounterBytes moved;          // since the last range began
-  int64_t dirty = 0;           // bytes written and still in the L2
+  CounterBytes moved;  // since the last range began
+  int64_t dirty = 0;   // bytes written and still in the L2
   std::vector<std::string> log;
   std::function<void()> before_launch, after_launch;
 
@@ -59,7 +60,8 @@ struct FakeGpu final : MeasurableDevice {
   }
   int64_t pushed_bytes() const override { return kPushed; }
   void synchronize() override {}
-  void around_launches(const std::function<void()>& run, const std::function<void()>& before, const std::function<void()>& after) override {
+  void around_launches(const std::function<void()>& run, const std::function<void()>& before,
+                       const std::function<void()>& after) override {
     before_launch = before;
     after_launch = after;
     run();
@@ -95,40 +97,28 @@ struct FakeSession final : CounterSession {
     CHECK(passes == kFakePasses);
     for (CounterBytes& range : ranges) {
       std::optional<int64_t>& value = range[lost];
-      value = factor < 0 ? std::nullopt : std::optional<int64_t>(static_cast<int64_t>(static_cast<double>(*value) * factor));
+      value = factor < 0 ? std::nullopt
+                         : std::optional<int64_t>(static_cast<int64_t>(static_cast<double>(*value) * factor));
     }
     return ranges;
   }
 };
 
-MeasuredTraffic measure(FakeGpu& gpu, const std::function<void(FakeSession&)>& change = [](FakeSession&) {}, int launches = 2) {
-  return measure_traffic(&gpu, [&] { gpu.work(); }, launches, [&](int ranges) {
-    auto session = std::make_unique<FakeSession>(gpu, ranges);
-    change(*session);
-    return session;
-  });
-}
-
-/// A value of the environment, for the life of the object.
-struct Environment {
-  std::string name;
-  Environment(const std::string& variable, const std::string& value) : name(variable) { setenv(name.c_str(), value.c_str(), 1); }
-  ~Environment() { unsetenv(name.c_str()); }
-};
-
-RunResult run(const Step& step, std::vector<const char*> flags) {
-  flags.insert(flags.begin(), step.id.c_str());
-  std::string help;
-  const Options options = *parse_options(static_cast<int>(flags.size()), flags.data(), step, help);
-  ChosenDevice chosen = choose_device(options);
-  Progress progress;
-  return run_step(options, step, chosen, progress);
+MeasuredTraffic measure(
+    FakeGpu& gpu, const std::function<void(FakeSession&)>& change = [](FakeSession&) {}, int launches = 2) {
+  return measure_traffic(
+      &gpu, [&] { gpu.work(); }, launches,
+      [&](int ranges) {
+        auto session = std::make_unique<FakeSession>(gpu, ranges);
+        change(*session);
+        return session;
+      });
 }
 
 /// A finished run of step04 on a GPU, as far as the report and JSON look at it.
 RunResult a_gpu_run(const MeasuredTraffic& measured) {
   const Step& step = *find_step(DeviceKind::cpu, "step02");
-  RunResult result = run(step, {"--device", "cpu", "--seqlen", "64", "--heads", "1", "--check", "none"});
+  RunResult result = run_with_flags(step, {"--device", "cpu", "--seqlen", "64", "--heads", "1", "--check", "none"});
   result.device = DeviceKind::gpu;
   result.device_name = "a GPU";
   result.device_note = "";
@@ -157,10 +147,12 @@ TEST_CASE("each kernel's bytes are its own, and what it left in the L2 is counte
 
 TEST_CASE("a method of one launch is measured once") {
   FakeGpu gpu;
-  const MeasuredTraffic traffic = measure_traffic(&gpu, [&] { gpu.launch(5000, 700, 0); }, 1, [&](int ranges) {
-    CHECK(ranges == 2);
-    return std::make_unique<FakeSession>(gpu, ranges);
-  });
+  const MeasuredTraffic traffic = measure_traffic(
+      &gpu, [&] { gpu.launch(5000, 700, 0); }, 1,
+      [&](int ranges) {
+        CHECK(ranges == 2);
+        return std::make_unique<FakeSession>(gpu, ranges);
+      });
   REQUIRE(traffic.kernels.size() == 1);
   CHECK(traffic.kernels[0].values == traffic.together.values);
   CHECK(traffic.together[Counter::hbm_read] == 5000);
@@ -175,22 +167,35 @@ TEST_CASE("a counter that is wrong about a kernel of known bytes is not believed
   CHECK(silent.why_not[0].find("0 bytes of a kernel that reads 1000000") != std::string::npos);
   CHECK(silent.together[Counter::requested_load] == 15180);
 
-  const MeasuredTraffic missing = measure(gpu, [](FakeSession& session) { session.lost = Counter::l2_to_sm, session.factor = -1; });
+  const MeasuredTraffic missing =
+      measure(gpu, [](FakeSession& session) { session.lost = Counter::l2_to_sm, session.factor = -1; });
   CHECK_FALSE(missing.together[Counter::l2_to_sm]);
   CHECK(missing.why_not[static_cast<size_t>(Counter::l2_to_sm)] == "this chip has no such counter");
   CHECK(missing.together[Counter::hbm_read] == 5060);
 }
 
 TEST_CASE("every refusal of CUPTI is a reason and one line of advice, never an end") {
-  struct Refusal { int code; const char* reason; const char* advice; };
-  const Refusal refusals[] = {{35, "no permission", "NVreg_RestrictProfilingToAdminUsers=0"}, {39, "another profiler", "dcgmi"}, {26, "another profiler", "ncu"},
-                              {40, "virtual GPU", "administrator"}, {43, "MIG", "whole GPU"}, {45, "WSL", "Control Panel"}, {15, "too old", "newer CUDA Toolkit"},
-                              {46, "no counters for this chip", "newer CUDA Toolkit"}, {999, "the profiler failed", "ncu"}};
+  struct Refusal {
+    int code;
+    const char* reason;
+    const char* advice;
+  };
+  const Refusal refusals[] = {
+      {35, "no permission", "NVreg_RestrictProfilingToAdminUsers=0"},
+      {39, "another profiler", "dcgmi"},
+      {26, "another profiler", "ncu"},
+      {40, "virtual GPU", "administrator"},
+      {43, "MIG", "whole GPU"},
+      {45, "WSL", "Control Panel"},
+      {15, "too old", "newer CUDA Toolkit"},
+      {46, "no counters for this chip", "newer CUDA Toolkit"},
+      {999, "the profiler failed", "ncu"}};
   for (const Refusal& refusal : refusals) {
     INFO(refusal.code);
     for (const int pass : {1, 2}) {  // at the first call, and in the middle
       FakeGpu gpu;
-      const MeasuredTraffic traffic = measure(gpu, [&](FakeSession& session) { session.fail_at_pass = pass, session.fail_code = refusal.code; });
+      const MeasuredTraffic traffic =
+          measure(gpu, [&](FakeSession& session) { session.fail_at_pass = pass, session.fail_code = refusal.code; });
       CHECK_FALSE(traffic.measured());
       CHECK(traffic.kernels.empty());
       CHECK(traffic.reason.find(refusal.reason) != std::string::npos);
@@ -200,14 +205,18 @@ TEST_CASE("every refusal of CUPTI is a reason and one line of advice, never an e
     }
   }
   FakeGpu gpu;
-  CHECK(measure(gpu, [](FakeSession&) {}, 1).together[Counter::hbm_read] == 5060);  // told of one launch, two are the whole
+  CHECK(measure(
+            gpu, [](FakeSession&) {}, 1)
+            .together[Counter::hbm_read] == 5060);  // told of one launch, two are the whole
   CHECK(measure(gpu, [](FakeSession&) {}, 0).reason.find("more than the 0 launches") != std::string::npos);
 }
 
 TEST_CASE("an error of the work itself is no reason: it ends the run") {
   FakeGpu gpu;
   const auto failing = [] { throw DeviceFailure("CUDA error at a kernel"); };
-  CHECK_THROWS_AS(measure_traffic(&gpu, failing, 1, [&](int ranges) { return std::make_unique<FakeSession>(gpu, ranges); }), DeviceFailure);
+  CHECK_THROWS_AS(
+      measure_traffic(&gpu, failing, 1, [&](int ranges) { return std::make_unique<FakeSession>(gpu, ranges); }),
+      DeviceFailure);
 }
 
 TEST_CASE("ATTN_CUPTI_FAKE_ERROR answers for CUPTI") {
@@ -217,7 +226,8 @@ TEST_CASE("ATTN_CUPTI_FAKE_ERROR answers for CUPTI") {
   CHECK(traffic.reason.find("no permission") == 0);
   CHECK(gpu.log.empty());
 
-  const RunResult result = run(*find_step(DeviceKind::cpu, "step04"), {"--device", "cpu", "--seqlen", "64", "--heads", "1"});
+  const RunResult result =
+      run_with_flags(*find_step(DeviceKind::cpu, "step04"), {"--device", "cpu", "--seqlen", "64", "--heads", "1"});
   CHECK(result.failures.empty());
   const std::string text = report_text(result);
   CHECK(text.find("measured  n/a (no permission: ") != std::string::npos);
@@ -238,7 +248,8 @@ TEST_CASE("a hidden libcupti is a reason") {
   FakeGpu gpu;
   const MeasuredTraffic traffic = measure_traffic(&gpu, [&] { gpu.work(); }, 2, open_cupti);
   INFO(traffic.reason);
-  CHECK((traffic.reason == "no library: /no/such/libcupti.so is not found" || traffic.reason == "this program was built without CUPTI"));
+  CHECK((traffic.reason == "no library: /no/such/libcupti.so is not found" ||
+         traffic.reason == "this program was built without CUPTI"));
   CHECK(traffic.advice.find("CUDA Toolkit") != std::string::npos);
 }
 
@@ -263,7 +274,8 @@ TEST_CASE("the metrics have the names that each chip gives them") {
 
 TEST_CASE("the report and JSON show what was measured") {
   MeasuredTraffic measured;
-  measured.kernels = {bytes({1, 2, 3, 4, 5, 6, 7}), bytes({10, 20, 30, 40, 50, 60, 70}), bytes({4'000'000, 5'000'000, 6'000'000, 7, 8, 0, 0})};
+  measured.kernels = {bytes({1, 2, 3, 4, 5, 6, 7}), bytes({10, 20, 30, 40, 50, 60, 70}),
+                      bytes({4'000'000, 5'000'000, 6'000'000, 7, 8, 0, 0})};
   measured.together = bytes({4'000'011, 5'000'022, 6'000'033, 51, 63, 66, 77});
   measured.together[Counter::l2_to_sm].reset();
   measured.why_not[static_cast<size_t>(Counter::l2_to_sm)] = "this chip has no such counter";
@@ -271,7 +283,8 @@ TEST_CASE("the report and JSON show what was measured") {
   const std::string text = report_text(result);
   INFO(text);
   CHECK(text.find("9.0 MB") != std::string::npos);
-  CHECK(text.find("measured  HBM read 4000011, write 5000022 · L2→SM n/a · requested: load 51 (formula ") != std::string::npos);
+  CHECK(text.find("measured  HBM read 4000011, write 5000022 · L2→SM n/a · requested: load 51 (formula ") !=
+        std::string::npos);
   CHECK(text.find("spills: load 66, store 77") != std::string::npos);
   CHECK(text.find("n/a above: this chip has no such counter") != std::string::npos);
   const nlohmann::json json = nlohmann::json::parse(json_text(result));
@@ -291,7 +304,7 @@ TEST_CASE("switched off, planned and wrong runs say why nothing was measured") {
   const Step& step = *find_step(DeviceKind::cpu, "step04");
   const auto reason = [&](std::vector<const char*> flags) {
     flags.insert(flags.end(), {"--device", "cpu", "--seqlen", "64", "--heads", "1"});
-    const RunResult result = run(step, flags);
+    const RunResult result = run_with_flags(step, flags);
     return not_measured_reason(result, result.methods.back());
   };
   CHECK(reason({}) == "the CPU executor has no HBM");
@@ -310,7 +323,8 @@ TEST_CASE("a rate above the memory's peak is cache-resident") {  // hard case A1
   nothing.reason = "no counters";
   RunResult result = a_gpu_run(nothing);
   result.methods.back().time->median_ms = 1e-6;
-  CHECK(report_text(result).find("of expected bytes over time: cache-resident, this GPU's HBM peaks at 1.0 TB/s") != std::string::npos);
+  CHECK(report_text(result).find("of expected bytes over time: cache-resident, this GPU's HBM peaks at 1.0 TB/s") !=
+        std::string::npos);
   CHECK(nlohmann::json::parse(json_text(result))["traffic"]["hbm_rate"]["label"] == "cache-resident");
 }
 
@@ -318,7 +332,7 @@ TEST_CASE("the cache regime is told") {
   const auto lines = [](const char* id, std::vector<const char*> sizes, int64_t l2) {
     const Step& step = *find_step(DeviceKind::cpu, id);
     sizes.insert(sizes.end(), {"--device", "cpu", "--plan"});
-    const RunResult result = run(step, sizes);
+    const RunResult result = run_with_flags(step, sizes);
     const MethodResult& method = result.methods.back();
     return cache_regime(result.problem, method.expected, method.scratch, l2);
   };
@@ -330,13 +344,15 @@ TEST_CASE("the cache regime is told") {
   CHECK(lines("step04", {"--heads", "16", "--seqlen", "4096"}, 60'000'000).empty());
   const std::vector<std::string> long_rows = lines("step04", {"--heads", "1", "--seqlen", "131072"}, 60'000'000);
   REQUIRE(long_rows.size() == 1);
-  CHECK(long_rows[0] == "attention: K, V of one head, 67.1 MB, exceed this L2 (60.0 MB): read again from HBM, where the formula counts them once");
+  CHECK(long_rows[0] ==
+        "attention: K, V of one head, 67.1 MB, exceed this L2 (60.0 MB): read again from HBM, where the formula counts "
+        "them once");
 }
 
 TEST_CASE("the counters of this GPU agree with the formulas", "[gpu][alone]") {
   const auto measured = [](const char* id, std::vector<const char*> flags) {
     flags.insert(flags.end(), {"--device", "gpu", "--check", "none", "--repeat", "1"});
-    return run(*find_step(DeviceKind::gpu, id), flags);
+    return run_with_flags(*find_step(DeviceKind::gpu, id), flags);
   };
   const RunResult ragged = measured("step04", {"--seqlen", "1000", "--heads", "4", "--causal"});
   const MethodResult& flash = ragged.methods.back();
@@ -348,8 +364,11 @@ TEST_CASE("the counters of this GPU agree with the formulas", "[gpu][alone]") {
   const int64_t stores = total_store(flash.requested()), lse = ragged.problem.L() * 4;
   CHECK(counted[Counter::requested_store] >= stores);
   CHECK(counted[Counter::requested_store] <= stores + 7 * lse);
-  REQUIRE(counted[Counter::l2_to_sm]);  // tile loads go past L1, so that what is asked for comes from L2; spills come on top
-  CHECK(static_cast<double>(*counted[Counter::l2_to_sm]) == Approx(static_cast<double>(total_load(flash.requested()))).epsilon(0.1));
+  REQUIRE(
+      counted
+          [Counter::l2_to_sm]);  // tile loads go past L1, so that what is asked for comes from L2; spills come on top
+  CHECK(static_cast<double>(*counted[Counter::l2_to_sm]) ==
+        Approx(static_cast<double>(total_load(flash.requested()))).epsilon(0.1));
 
   // S and P of 16 heads at N=4096 are 1.07 GB each: several times any L2.
   const RunResult naive = measured("step02", {"--seqlen", "4096", "--heads", "16"});

@@ -13,7 +13,7 @@
 #include "common/base/error.h"
 #include "common/base/memory.h"
 #include "tests/catch.h"
-#include "tests/folder.h"
+#include "tests/programs.h"
 
 using namespace attention;
 namespace fs = std::filesystem;
@@ -77,7 +77,8 @@ TEST_CASE("npy versions 1 to 3 and the element types", "[npy]") {
     put(path, npy_bytes(major, header_text("'<f4'", "False", "(2, 1)"), raw<float>({1, 2})));
     CHECK(read_npy(path, 2).values == std::vector<float>{1, 2});
   }
-  put(path, npy_bytes(1, header_text("'<f2'", "False", "(7,)"), raw<uint16_t>({0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x0400, 0x8000})));
+  put(path, npy_bytes(1, header_text("'<f2'", "False", "(7,)"),
+                      raw<uint16_t>({0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00, 0x0400, 0x8000})));
   CHECK(read_npy(path, 1).values == std::vector<float>{1, -2, 0x1p-24f, 65504, INFINITY, 0x1p-14f, 0});
   CHECK(std::signbit(read_npy(path, 1).values[6]));
   CHECK(read_npy(path, 1).was_half);
@@ -102,7 +103,8 @@ TEST_CASE("npy written as float16 and read back", "[npy]") {
 
 TEST_CASE("npy errors name the file in one line", "[npy]") {
   const Folder folder;
-  const std::string path = folder.file("x.npy"), good = npy_bytes(1, header_text("'<f4'", "False", "(2, 3)"), raw<float>({1, 2, 3, 4, 5, 6}));
+  const std::string path = folder.file("x.npy"),
+                    good = npy_bytes(1, header_text("'<f4'", "False", "(2, 3)"), raw<float>({1, 2, 3, 4, 5, 6}));
   CHECK(message(folder.file("missing.npy"), 2).find("cannot be read") != std::string::npos);
   CHECK(message(folder.path, 2) != "no error");
   for (size_t length = 0; length < good.size(); length += length < 12 ? 1 : 9) {
@@ -163,7 +165,8 @@ TEST_CASE("several files appear together or not at all, and a link stays a link"
   {
     WholeFiles files;
     add_npy(files, folder.file("o.npy"), {4}, values);
-    CHECK_THROWS_WITH(add_npy(files, folder.file("lse.npy"), {4}, values), folder.file("lse.npy") + ": cannot be written: it is a folder");
+    CHECK_THROWS_WITH(add_npy(files, folder.file("lse.npy"), {4}, values),
+                      folder.file("lse.npy") + ": cannot be written: it is a folder");
   }
   CHECK(read_npy(folder.file("o.npy"), 1).values == old);
   fs::create_symlink("real.npy", folder.file("link.npy"));

@@ -1,4 +1,5 @@
-// The float64 reference against what shares nothing with it: PyTorch's float64 (tests/data), closed forms, central differences.
+// The float64 reference against what shares nothing with it: PyTorch's float64 (tests/data), closed forms, central
+// differences.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -7,8 +8,8 @@
 #include "common/base/text.h"
 #include "common/harness/check.h"
 #include "common/harness/options.h"
-#include "tests/case.h"
 #include "tests/catch.h"
+#include "tests/closed_forms.h"
 
 using namespace attention;
 
@@ -33,14 +34,15 @@ double distance(const Reference& a, const Reference& b, bool allowances) {
   double largest = 0;
   for (const auto tensor : {&Reference::o, &Reference::lse, &Reference::dq, &Reference::dk, &Reference::dv}) {
     if (allowances)
-      largest = std::max({largest, distance((a.*tensor).allowance, (b.*tensor).allowance), distance((a.*tensor).stored, (b.*tensor).stored)});
-    else
-      largest = std::max(largest, distance((a.*tensor).value, (b.*tensor).value));
+      largest = std::max({largest, distance((a.*tensor).allowance, (b.*tensor).allowance),
+                          distance((a.*tensor).stored, (b.*tensor).stored)});
+    else largest = std::max(largest, distance((a.*tensor).value, (b.*tensor).value));
   }
   return largest;
 }
 
-/// The mask of one problem, row by row, as the reference applies it: with q = 0 a row's LSE is the log of the number of keys it
+/// The mask of one problem, row by row, as the reference applies it: with q = 0 a row's LSE is the log of the number of
+/// keys it
 /// sees, and with v = the key's own power of two, o tells which ones.
 std::string mask(int64_t seqlen_q, int64_t seqlen_k) {
   Case c = make_case(1, seqlen_q, seqlen_k, 1, true, "zeros");
@@ -64,7 +66,8 @@ TEST_CASE("reference equals PyTorch's float64", "[reference]") {
     INFO(name);
     const Case c = read_golden(name);
     const Reference r = c.reference();
-    // The golden scale is 1/sqrt(d) in float64; ours is a float, the same number only for d = 64. A scale off by 3e-8 moves
+    // The golden scale is 1/sqrt(d) in float64; ours is a float, the same number only for d = 64. A scale off by 3e-8
+    // moves
     // a score of 5 by 1.5e-7.
     const double bound = c.problem.head_dim == 64 ? 1e-12 : 3e-7;
     CHECK(distance(r.o.value, read_npy_double(golden_path(name, "o.npy"), 4).values) < bound);
@@ -81,10 +84,15 @@ TEST_CASE("reference equals PyTorch's float64", "[reference]") {
 }
 
 TEST_CASE("values and allowances equal the formulas written out", "[reference]") {
-  // Straight from the docstring of compute_reference, one element at a time; sizes straddle the blocks of the implementation.
+  // Straight from the docstring of compute_reference, one element at a time; sizes straddle the blocks of the
+  // implementation.
   for (const auto& [seqlen_q, seqlen_k, d, causal, scale, dtype] :
-       {std::tuple{70, 131, 5, false, 0.0f, Dtype::fp32}, {131, 70, 17, true, 0.0f, Dtype::fp32}, {9, 65, 40, true, -0.3f, Dtype::fp32},
-        {70, 131, 5, false, 0.0f, Dtype::fp16}, {131, 70, 17, true, -0.3f, Dtype::fp16}, {66, 130, 20, true, 0.0f, Dtype::bf16}}) {
+       {std::tuple{70, 131, 5, false, 0.0f, Dtype::fp32},
+        {131, 70, 17, true, 0.0f, Dtype::fp32},
+        {9, 65, 40, true, -0.3f, Dtype::fp32},
+        {70, 131, 5, false, 0.0f, Dtype::fp16},
+        {131, 70, 17, true, -0.3f, Dtype::fp16},
+        {66, 130, 20, true, 0.0f, Dtype::bf16}}) {
     Case c = make_case(2, seqlen_q, seqlen_k, d, causal, "randn:2");
     c.problem.dtype = dtype;
     const double e = dtype == Dtype::fp32 ? 0 : dtype == Dtype::fp16 ? 0x1p-15 : 0x1p-127;
@@ -128,7 +136,8 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           double o = 0, o_allowance = 0;
           for (int j = 0; j < seqlen_k; ++j) {
             if (!c.problem.visible(i, j)) continue;
-            const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), W = std::max(w, g), v = c.at_key(c.v, h, j, x), d_o = c.at_query(c.d_o, h, i, x);
+            const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), W = std::max(w, g),
+                         v = c.at_key(c.v, h, j, x), d_o = c.at_query(c.d_o, h, i, x);
             o += p * v;
             o_allowance += (p * w + e * std::exp(largest - lse)) * std::abs(v);
             add_stored(r.o, row * d + x, (p * (std::abs(s[j]) + mean_score) + 2 * e) * std::abs(v));
@@ -153,7 +162,8 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           const double ds = softmax_scale * p * (dp - delta), parts = size * (dp_abs + delta_abs);
           r.largest_dp = std::max(r.largest_dp, std::abs(dp));
           r.largest_ds = std::max(r.largest_ds, std::abs(ds));
-          const double ds_allowance = p * W * parts + e, ds_stored = (p * (1 + std::abs(s[j]) + mean_score) + 2 * e) * parts;
+          const double ds_allowance = p * W * parts + e,
+                       ds_stored = (p * (1 + std::abs(s[j]) + mean_score) + 2 * e) * parts;
           for (int x = 0; x < d; ++x) {
             const double q = c.at_query(c.q, h, i, x), k = c.at_key(c.k, h, j, x);
             r.dq.value[row * d + x] += ds * k;
@@ -176,7 +186,8 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
 }
 
 TEST_CASE("central differences of the forward give the backward", "[reference]") {
-  for (const auto& [heads, seqlen_q, seqlen_k, d, causal] : {std::tuple{2, 5, 7, 3, false}, {1, 6, 4, 5, true}, {1, 4, 9, 2, true}, {1, 7, 7, 4, true}}) {
+  for (const auto& [heads, seqlen_q, seqlen_k, d, causal] :
+       {std::tuple{2, 5, 7, 3, false}, {1, 6, 4, 5, true}, {1, 4, 9, 2, true}, {1, 7, 7, 4, true}}) {
     Case c = make_case(heads, seqlen_q, seqlen_k, d, causal);
     const Reference r = c.reference();
     const auto loss = [&] {  // sum of O * dO: its derivatives are the gradients
@@ -196,7 +207,8 @@ TEST_CASE("central differences of the forward give the backward", "[reference]")
           input[n] = here;
           return (high - low) / (static_cast<double>(above) - below);
         };
-        // The inputs are floats, so a step is 1e-3 and its error, quadratic in it, is removed by a second, doubled step (Richardson).
+        // The inputs are floats, so a step is 1e-3 and its error, quadratic in it, is removed by a second, doubled step
+        // (Richardson).
         const double difference = (4 * slope(up, down) - slope(up2, down2)) / 3;
         CHECK(gradient[n] == Approx(difference).margin(2e-8).epsilon(2e-8));
       }
@@ -207,51 +219,17 @@ TEST_CASE("central differences of the forward give the backward", "[reference]")
   }
 }
 
-TEST_CASE("the loss is linear in dO, so dO's own derivative is O", "[reference]") {
-  // Doubling dO doubles each gradient exactly (a power of two rounds nothing); O does not depend on it.
-  Case c = make_case(1, 33, 70, 8, true);
-  const Reference once = c.reference();
-  for (float& value : c.d_o) value *= 2;
-  const Reference twice = c.reference();
-  CHECK(once.o.value == twice.o.value);
-  for (const auto tensor : {&Reference::dq, &Reference::dk, &Reference::dv}) {
-    for (size_t n = 0; n < (once.*tensor).value.size(); ++n) CHECK(2 * (once.*tensor).value[n] == (twice.*tensor).value[n]);
-  }
-}
-
-TEST_CASE("the LSE is a part of the gradients' weight alone, and in fp32 alone", "[reference]") {
-  // Scores of 0: w = 1, and LSE = ln 1000 = 6.9, of which a third counts. O keeps w, and so do its averages.
-  Case c = make_case(1, 2, 1000, 8);
-  std::fill(c.q.begin(), c.q.end(), 0.0f);
-  const double p = 1 / 1000.0, weight = std::log(1000.0) / 3, dv = double{std::abs(c.d_o[0])} + std::abs(c.d_o[8]);
-  double v = 0;
-  for (int j = 0; j < 1000; ++j) v += p * std::abs(c.v[8 * j]);
-  const Reference r = c.reference();
-  CHECK(r.o.allowance[0] == Approx(v).epsilon(1e-12));
-  CHECK(r.lse.allowance[0] == Approx(std::log(1000.0)).epsilon(1e-12));
-  CHECK(r.dv.allowance[0] == Approx(p * weight * dv).epsilon(1e-12));
-  CHECK(r.mean_weight == Approx(1).epsilon(1e-12));
-  CHECK(r.largest_weight == 1);
-  c.problem.dtype = Dtype::bf16;
-  CHECK(c.reference().dv.allowance[0] == Approx(p * dv).epsilon(1e-12));
-}
-
-TEST_CASE("the largest dP is that of a visible pair", "[reference]") {
-  Case c = make_case(1, 2, 2, 1, true);
-  c.v = {3, 1000};
-  c.d_o = {7, 0.5f};
-  const Reference r = c.reference();  // query 0 sees key 0 alone: dP = 21; query 1 both: 1.5 and 500
-  CHECK(r.largest_dp == 500);
-  CHECK(r.largest_ds < 500);
-}
-
 TEST_CASE("mask_2x5", "[reference]") { CHECK(mask(2, 5) == "11110/11111"); }
 TEST_CASE("mask_5x2", "[reference]") { CHECK(mask(5, 2) == "00/00/00/10/11"); }
 
-TEST_CASE("causal is bottom-right: 300 queries, 1000 keys", "[reference]") {
-  const Reference r = make_case(1, 300, 1000, 64, true, "zeros").reference(false);
-  CHECK(r.lse.value.front() == Approx(6.552508).margin(5e-7));  // ln 701
-  CHECK(r.lse.value.back() == Approx(6.907755).margin(5e-7));   // ln 1000
+TEST_CASE("closed forms", "[reference]") {
+  for (const ClosedForm& form : closed_forms()) {
+    const Reference r = form.c.reference();
+    for (const KnownValues& known : form.known) {
+      INFO(form.name << ", " << known.output);
+      CHECK(worst_of(r.find(known.output).value, known.values, known.digits) <= 1);
+    }
+  }
 }
 
 TEST_CASE("rows that see no key", "[reference]") {
@@ -288,13 +266,6 @@ TEST_CASE("one token: o = v, lse = the score", "[reference]") {
   CHECK(r.lse.value[0] == 133120.0 * 133120.0 * 64 * 0.125);
   CHECK(r.largest_score == r.lse.value[0]);
   CHECK(r.largest_weight == r.lse.value[0] / 3);
-  const Case c = make_case(1, 1, 1, 16, false, "randn:3");
-  const Reference backward = c.reference();
-  for (int x = 0; x < 16; ++x) {
-    CHECK(backward.dv.value[x] == c.d_o[x]);
-    CHECK(std::abs(backward.dq.value[x]) < 1e-13);
-    CHECK(std::abs(backward.dk.value[x]) < 1e-13);
-  }
 }
 
 TEST_CASE("huge equal scores leave the probabilities exact", "[reference]") {
@@ -306,74 +277,6 @@ TEST_CASE("huge equal scores leave the probabilities exact", "[reference]") {
   for (const double o : r.o.value) CHECK(o == Approx(133120).epsilon(1e-13));
 }
 
-TEST_CASE("scores far below zero", "[reference]") {
-  for (const auto& [score, lse] : {std::pair{-100000.0f, -99995.8256}, {-300.0f, -295.8256}}) {
-    Case c = make_case(1, 1, 65, 64);
-    c.problem.softmax_scale = 1;
-    std::fill(c.q.begin(), c.q.end(), 0.0f);
-    std::fill(c.k.begin(), c.k.end(), 0.0f);
-    c.q[0] = 1;
-    for (int j = 0; j < 65; ++j) c.at_key(c.k, 0, j, 0) = score;
-    const Reference r = c.reference(false);
-    CHECK(r.lse.value[0] == Approx(lse).margin(5e-5));
-    double mean = 0;
-    for (int j = 0; j < 65; ++j) mean += c.at_key(c.v, 0, j, 3) / 65.0;
-    CHECK(r.o.value[3] == Approx(mean).epsilon(1e-12));
-  }
-}
-
-TEST_CASE("ramp_up, ramp_down, sawtooth", "[reference]") {
-  Case c = make_case(1, 1, 1000, 1);
-  c.problem.softmax_scale = 1;
-  c.q[0] = 1;
-  for (const bool up : {true, false}) {
-    for (int j = 0; j < 1000; ++j) c.k[j] = 0.1f * static_cast<float>(up ? j : 999 - j), c.v[j] = static_cast<float>(j) / 1000;
-    const Reference r = c.reference(false);
-    CHECK(r.o.value[0] == Approx(up ? 0.989492 : 0.009508).margin(1e-6));
-    CHECK(r.lse.value[0] == Approx(102.252168).margin(1e-5));
-  }
-  Case saw = make_case(1, 1, 512, 1);
-  saw.problem.softmax_scale = 1;
-  saw.q[0] = 1;
-  for (int j = 0; j < 512; ++j) saw.k[j] = j / 128 % 2 == 0 ? 100 : 0, saw.v[j] = j / 128 % 2 == 0 ? 1 : -1;
-  const Reference r = saw.reference(false);
-  CHECK(r.o.value[0] == Approx(1).epsilon(1e-15));
-  CHECK(r.lse.value[0] == Approx(105.545177).margin(5e-7));
-}
-
-TEST_CASE("closed forms for the LSE's base, the scale and the heads", "[reference]") {
-  CHECK(make_case(1, 1, 1000, 64, false, "zeros").reference(false).lse.value[0] == Approx(6.907755).margin(5e-7));
-  Case two = make_case(1, 1, 2, 80);
-  for (int x = 0; x < 80; ++x) two.q[x] = two.k[x] = 0.5f, two.k[80 + x] = 0, two.v[x] = 1, two.v[80 + x] = 0;
-  const Reference r = two.reference(false);
-  CHECK(r.o.value[0] == Approx(0.903442).margin(5e-7));
-  CHECK(r.lse.value[0] == Approx(2.337611).margin(5e-7));
-  Case heads = make_case(3, 5, 9, 4);
-  for (int h = 0; h < 3; ++h) std::fill_n(heads.v.begin() + h * 36, 36, static_cast<float>(h + 1));
-  const Reference per_head = heads.reference(false);
-  for (int h = 0; h < 3; ++h)
-    for (int n = 0; n < 20; ++n) CHECK(per_head.o.value[h * 20 + n] == Approx(h + 1).epsilon(1e-14));
-}
-
-TEST_CASE("closed forms of the backward", "[reference]") {
-  for (const bool causal : {false, true}) {
-    const Reference ones = make_case(1, 64, 64, 64, causal, "ones").reference();
-    for (const double gradient : ones.dq.value) CHECK(std::abs(gradient) < 1e-13);
-    for (const double gradient : ones.dk.value) CHECK(std::abs(gradient) < 1e-12);
-    CHECK(ones.dv.value.front() == Approx(causal ? 4.743891 : 1).margin(5e-7));
-    CHECK(ones.dv.value.back() == Approx(causal ? 0.015625 : 1).margin(5e-7));
-  }
-  Case two = make_case(1, 1, 2, 64);
-  for (int x = 0; x < 64; ++x) two.q[x] = two.k[x] = 0.5f, two.k[64 + x] = 0, two.v[x] = 1, two.v[64 + x] = 0, two.d_o[x] = 1;
-  const Reference r = two.reference();
-  CHECK(r.o.value[0] == Approx(0.880797).margin(5e-7));
-  CHECK(r.dq.value[0] == Approx(0.419974).margin(5e-7));
-  CHECK(r.dk.value[0] == Approx(0.419974).margin(5e-7));
-  CHECK(r.dk.value[64] == Approx(-0.419974).margin(5e-7));
-  CHECK(r.dv.value[0] == Approx(0.880797).margin(5e-7));
-  CHECK(r.dv.value[64] == Approx(0.119203).margin(5e-7));
-}
-
 TEST_CASE("a sampled reference is part of the full one", "[reference]") {
   for (const bool causal : {false, true}) {
     Case c = make_case(5, 130, 77, 12, causal);
@@ -382,7 +285,8 @@ TEST_CASE("a sampled reference is part of the full one", "[reference]") {
     for (const bool all_heads_keys : {false, true}) {
       const Selection rows = sample_rows(c.problem, 40, 3, true, all_heads_keys);
       const Reference sampled = compute_reference_cpu(c.problem, c.inputs(), rows, true);
-      const auto is_part = [&](const ReferenceTensor& part, const ReferenceTensor& whole, const std::vector<HeadRow>& list, int64_t rows_per_head) {
+      const auto is_part = [&](const ReferenceTensor& part, const ReferenceTensor& whole,
+                               const std::vector<HeadRow>& list, int64_t rows_per_head) {
         REQUIRE(part.value.size() == list.size() * part.cols);
         for (size_t n = 0; n < part.value.size(); ++n) {
           const HeadRow& at = list[n / part.cols];
@@ -462,14 +366,24 @@ TEST_CASE("reference on the GPU equals the one on the CPU", "[reference][gpu]") 
   }
   constexpr Dtype fp32 = Dtype::fp32, fp16 = Dtype::fp16, bf16 = Dtype::bf16;
   for (const auto& [heads, seqlen_q, seqlen_k, d, causal, init, dtype] :
-       {std::tuple{2, 1, 1, 64, false, "randn", fp32}, {3, 77, 77, 64, true, "randn", fp32}, {2, 100, 131, 40, false, "randn:3", fp16}, {2, 200, 90, 63, true, "abs", bf16},
-        {1, 9, 300, 128, true, "randn", fp16}, {2, 65, 65, 256, false, "randn", fp32}, {1, 64, 64, 1, true, "const:133120", fp32}, {40, 33, 65, 16, true, "randn", fp16}, {3, 2, 1000, 8, false, "randn:0.1", fp32}}) {
+       {std::tuple{2, 1, 1, 64, false, "randn", fp32},
+        {3, 77, 77, 64, true, "randn", fp32},
+        {2, 100, 131, 40, false, "randn:3", fp16},
+        {2, 200, 90, 63, true, "abs", bf16},
+        {1, 9, 300, 128, true, "randn", fp16},
+        {2, 65, 65, 256, false, "randn", fp32},
+        {1, 64, 64, 1, true, "const:133120", fp32},
+        {40, 33, 65, 16, true, "randn", fp16},
+        {3, 2, 1000, 8, false, "randn:0.1", fp32}}) {
     Case c = make_case(heads, seqlen_q, seqlen_k, d, causal, init);
     c.problem.dtype = dtype;
-    INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", d " << d << ", " << init << ", " << dtype_name(dtype));
-    for (const Selection& rows : {Selection{}, sample_rows(c.problem, 20, 1, true, true), sample_rows(c.problem, 20, 1, true, false)}) {
+    INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", d " << d << ", " << init << ", "
+               << dtype_name(dtype));
+    for (const Selection& rows :
+         {Selection{}, sample_rows(c.problem, 20, 1, true, true), sample_rows(c.problem, 20, 1, true, false)}) {
       for (const bool backward : {false, true}) {
-        const Reference cpu = compute_reference_cpu(c.problem, c.inputs(), rows, backward), gpu = compute_reference_gpu(c.problem, c.inputs(), rows, backward);
+        const Reference cpu = compute_reference_cpu(c.problem, c.inputs(), rows, backward),
+                        gpu = compute_reference_gpu(c.problem, c.inputs(), rows, backward);
         CHECK(distance(gpu.o.value, cpu.o.value) < 1e-12);
         CHECK(distance(gpu.lse.value, cpu.lse.value) < 1e-12);
         CHECK(distance(gpu, cpu, true) < 1e-12);
@@ -484,7 +398,8 @@ TEST_CASE("reference on the GPU equals the one on the CPU", "[reference][gpu]") 
         CHECK(gpu.largest_weight == Approx(cpu.largest_weight).epsilon(1e-12));
         CHECK(gpu.largest_score == Approx(cpu.largest_score).epsilon(1e-12));
         CHECK(gpu.largest_dp == Approx(cpu.largest_dp).epsilon(1e-12));
-        CHECK(gpu.largest_ds == Approx(cpu.largest_ds).epsilon(1e-12).margin(1e-12 * cpu.largest_dp));  // dP - D may cancel to rounding
+        CHECK(gpu.largest_ds ==
+              Approx(cpu.largest_ds).epsilon(1e-12).margin(1e-12 * cpu.largest_dp));  // dP - D may cancel to rounding
       }
     }
   }

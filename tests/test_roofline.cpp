@@ -1,15 +1,5 @@
 // What step00 measures and what is made of it: the figures' file, the prediction, step00 and the yardstick as programs.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <sstream>
-#include <string>
 
 #include "common/harness/json.h"
 #include "common/harness/report.h"
@@ -17,7 +7,7 @@
 #include "common/roofline/preflight.h"
 #include "common/roofline/prediction.h"
 #include "tests/catch.h"
-#include "tests/folder.h"
+#include "tests/programs.h"
 
 using namespace attention;
 
@@ -70,37 +60,7 @@ Problem problem(int64_t heads, int64_t n, int head_dim) {
   return p;
 }
 
-/// One variable of the environment, put back at the end of the test.
-struct Environment {
-  std::string name;
-  std::optional<std::string> old;
-  Environment(const std::string& variable, const char* value) : name(variable) {
-    if (const char* before = std::getenv(name.c_str())) old = before;
-    if (value == nullptr) unsetenv(name.c_str());
-    else setenv(name.c_str(), value, 1);
-  }
-  ~Environment() {
-    if (old) setenv(name.c_str(), old->c_str(), 1);
-    else unsetenv(name.c_str());
-  }
-};
-
 void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
-
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-/// Runs a program of the build folder.
-Outcome run(const std::string& environment, const std::string& command) {
-  const Folder folder;
-  const std::string line = environment + " '" ATTN_STEP_FOLDER "'/" + command + " >" + folder.path + "/out 2>" + folder.path + "/err";
-  const int status = std::system(line.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, slurp(folder.path + "/out"), slurp(folder.path + "/err")};
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 constexpr const char* kNoGpu = "CUDA_VISIBLE_DEVICES=";
 
@@ -111,8 +71,14 @@ bool gpu_cannot_be_hidden() { return !find_gpu().compiled_in && find_gpu().count
 
 TEST_CASE("the prediction is executed FLOPs over R plus HBM bytes over BW") {
   const Problem p = problem(16, 4096, 64);
-  const std::vector<KernelCost> step04 = {KernelCost("attention", p).loads("Q", p.Xq(), p.Xq()).loads("K", 9, p.Xk()).loads("V", 9, p.Xk()).stores("O", p.Xq(), p.Xq())
-                                              .stores("LSE", p.L(), p.L()).multiplies(visits_all(4096, 4096, 128, 64), 2)};
+  const std::vector<KernelCost> step04 = {
+      KernelCost("attention", p)
+          .loads("Q", p.Xq(), p.Xq())
+          .loads("K", 9, p.Xk())
+          .loads("V", 9, p.Xk())
+          .stores("O", p.Xq(), p.Xq())
+          .stores("LSE", p.L(), p.L())
+          .multiplies(visits_all(4096, 4096, 128, 64), 2)};
   CHECK(intensity(step04).flops == 68719476736);  // 4 * 4096^2 * 64 * 16
   CHECK(intensity(step04).bytes == 67371008);     // 4 * (4 * 4194304 + 65536)
   const Known<Prediction> result = predict(step04, p, made_up_gpu());
@@ -147,7 +113,8 @@ TEST_CASE("a step of warpgroup products is predicted from their rate") {
   Problem p = problem(16, 4096, 128);
   p.dtype = Dtype::fp16;
   const std::vector<KernelCost> mma = {KernelCost("attention", p).multiplies(visits_all(4096, 4096, 128, 64), 2)};
-  const std::vector<KernelCost> wgmma = {KernelCost("attention", p).multiplies(visits_all(4096, 4096, 128, 64), 2).by_warpgroups()};
+  const std::vector<KernelCost> wgmma = {
+      KernelCost("attention", p).multiplies(visits_all(4096, 4096, 128, 64), 2).by_warpgroups()};
   CHECK(predict(mma, p, f)->flops_ms == Approx(4.0 * 4096 * 4096 * 128 * 16 / 6e14 * 1e3));
   CHECK(predict(wgmma, p, f)->flops_ms == Approx(4.0 * 4096 * 4096 * 128 * 16 / 8e14 * 1e3));
   f.wgmma_fp16.reset();  // a file of an older step00
@@ -159,7 +126,8 @@ TEST_CASE("a step of warpgroup products is predicted from their rate") {
 TEST_CASE("no prediction says why") {
   const Problem p = problem(1, 64, 256);
   const std::vector<KernelCost> kernels = {KernelCost("attention", p).loads("Q", 1, 1)};
-  CHECK(prediction_text(predict(kernels, p, Known<DeviceFigures>::none("step00 has not measured this GPU: run ./step00 once"))) ==
+  CHECK(prediction_text(
+            predict(kernels, p, Known<DeviceFigures>::none("step00 has not measured this GPU: run ./step00 once"))) ==
         "predicted n/a (step00 has not measured this GPU: run ./step00 once)");
   CHECK(has(predict(kernels, p, made_up_gpu()).reason, "no product rate for fp32 at head_dim 256"));
   const std::vector<KernelCost> library = {KernelCost("scores", p).by_library().loads("Q", 5, 7)};
@@ -182,7 +150,8 @@ TEST_CASE("the break-even of recomputing is extra FLOPs over saved bytes") {
   const std::vector<KernelCost> standard = cost("standard backward"), recompute = cost("recompute backward");
   const std::optional<double> needed = break_even(standard, recompute);
   REQUIRE(needed);
-  CHECK(*needed == Approx(6.0 * 64 / (7 * 4)).epsilon(0.03));  // 6d / (7 bytes per element), but for the terms in X and L
+  CHECK(*needed ==
+        Approx(6.0 * 64 / (7 * 4)).epsilon(0.03));  // 6d / (7 bytes per element), but for the terms in X and L
   CHECK_FALSE(break_even(recompute, standard));
 }
 
@@ -289,7 +258,8 @@ TEST_CASE("report and JSON of a GPU run carry prediction and roofline") {
   const Problem& p = r.problem;
   MethodResult& m = r.methods.emplace_back();
   m.name = "forward";
-  m.expected = {KernelCost("attention", p).loads("Q", 4 * p.Xq(), 4 * p.Xq()).multiplies(visits_all(4096, 4096, 128, 64), 2)};
+  m.expected = {
+      KernelCost("attention", p).loads("Q", 4 * p.Xq(), 4 * p.Xq()).multiplies(visits_all(4096, 4096, 128, 64), 2)};
   m.launches = {LaunchRecord{.kernel = "attention", .time_ms = 1.8}};
   m.useful_flops = 68719476736;
   m.time = TimeStats{.median_ms = 1.8, .p10_ms = 1.8, .p90_ms = 1.9, .runs = 20, .emulated = false};
@@ -322,16 +292,21 @@ TEST_CASE("the checks name one next action each") {
   GpuPresence gpu;
   gpu.compiled_in = true;
   gpu.count = 1;
-  gpu.trouble = "the GPU's driver supports CUDA 11.4, this program was built with CUDA 13.0: update the driver or build with an older toolkit";
+  gpu.trouble =
+      "the GPU's driver supports CUDA 11.4, this program was built with CUDA 13.0: update the driver or build with an "
+      "older toolkit";
   CHECK(gpu_findings(gpu, nullptr).front().state == Finding::State::problem);
   CHECK(gpu_findings(gpu, nullptr).front().next == "update the driver or build with an older toolkit");
-  gpu.trouble = "the GPU cannot be used: CUDA error cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are busy or unavailable)";
+  gpu.trouble =
+      "the GPU cannot be used: CUDA error cudaErrorDevicesUnavailable (CUDA-capable device(s) is/are busy or "
+      "unavailable)";
   CHECK(has(gpu_findings(gpu, nullptr).front().next, "nvidia-smi"));
   gpu.trouble = "a GPU is present (/dev/nvidia0), but its driver library libcuda.so.1 is not found";
   CHECK(has(gpu_findings(gpu, nullptr).front().next, "driver's libraries"));
 
   const DeviceFigures f = made_up_gpu();
-  const std::string text = findings_text(ability_findings(f, {false, "no permission (CUPTI error 35)", "ask the administrator"}));
+  const std::string text =
+      findings_text(ability_findings(f, {false, "no permission (CUPTI error 35)", "ask the administrator"}));
   CHECK(has(text, "note      counters      measured traffic will show n/a: no permission (CUPTI error 35)\n"));
   CHECK(has(text, "next: ask the administrator"));
   CHECK(has(text, "the steps' products run in fp32; bf16 needs compute capability 8.0"));
@@ -340,46 +315,48 @@ TEST_CASE("the checks name one next action each") {
 
 TEST_CASE("step00 without a GPU says what the executor can do") {
   if (gpu_cannot_be_hidden()) return skip_test("a GPU is here and cannot be hidden from a build without CUDA");
-  const Outcome text = run(kNoGpu, "step00");
+  const Outcome text = run_program("step00", kNoGpu);
   CHECK(text.code == 0);
   CHECK(text.err.empty());
   CHECK(has(text.out, "no GPU found"));
   CHECK(has(text.out, "executor"));
-  const Outcome json = run(kNoGpu, "step00 --json -");
+  const Outcome json = run_program("step00 --json -", kNoGpu);
   CHECK(json.code == 0);
   CHECK(Json::parse(json.out)["gpu"].is_null());
   CHECK(has(Json::parse(json.out)["gpu_reason"], "no GPU found"));
   CHECK(has(json.err, "executor"));
   const Folder folder;
-  CHECK(run(kNoGpu, "step00 --json " + folder.path + "/x.json").code == 0);
+  CHECK(run_program("step00 --json " + folder.path + "/x.json", kNoGpu).code == 0);
   CHECK(Json::parse(slurp(folder.path + "/x.json"))["schema"] == "attention-device-1");
 }
 
 TEST_CASE("step00 refuses what it does not know") {
-  for (const std::string flags : {"--jso x", "4096", "--json", "--json ''", "--json /no/such/folder/x.json", "--json /"}) {
+  for (const std::string flags :
+       {"--jso x", "4096", "--json", "--json ''", "--json /no/such/folder/x.json", "--json /"}) {
     INFO(flags);
-    const Outcome outcome = run(kNoGpu, "step00 " + flags);
+    const Outcome outcome = run_program("step00 " + flags, kNoGpu);
     CHECK(outcome.code == 2);
     CHECK(outcome.out.empty());
-    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    CHECK(outcome.err_lines() == 1);
   }
-  CHECK(has(run(kNoGpu, "step00 --help").out, "docs/00-two-memories.md"));
+  CHECK(has(run_program("step00 --help", kNoGpu).out, "docs/00-two-memories.md"));
 }
 
 TEST_CASE("the yardstick runs on a GPU only") {
   if (!std::filesystem::exists(ATTN_STEP_FOLDER "/yardstick")) return skip_test("built without cuBLAS");
-  const Outcome outcome = run(kNoGpu, "yardstick --seqlen 64");
+  const Outcome outcome = run_program("yardstick --seqlen 64", kNoGpu);
   CHECK(outcome.code == 3);
   CHECK(has(outcome.err, "yardstick runs on a GPU only"));
-  CHECK(run(kNoGpu, "yardstick --device cpu").code == 3);
-  CHECK(run(kNoGpu, "yardstick --seqlen 0").code == 2);
+  CHECK(run_program("yardstick --device cpu", kNoGpu).code == 3);
+  CHECK(run_program("yardstick --seqlen 0", kNoGpu).code == 2);
 }
 
 TEST_CASE("step00 measures this GPU and the steps predict from it", "[gpu][alone]") {
   const Folder folder;
   const std::string place = "ATTN_DEVICE_FIGURES=" + folder.path + "/figures.json";
-  CHECK(has(run(place, "step04 --seqlen 256 --repeat 3").out, "predicted n/a (step00 has not measured this GPU: run ./step00 once)"));
-  const Outcome measured = run(place, "step00");
+  CHECK(has(run_program("step04 --seqlen 256 --repeat 3", place).out,
+            "predicted n/a (step00 has not measured this GPU: run ./step00 once)"));
+  const Outcome measured = run_program("step00", place);
   INFO(measured.out + measured.err);
   REQUIRE(measured.code == 0);
   const DeviceFigures f = parse_figures(slurp(folder.path + "/figures.json"));
@@ -390,34 +367,38 @@ TEST_CASE("step00 measures this GPU and the steps predict from it", "[gpu][alone
   CHECK(*f.product_rate(of(Dtype::fp32, 64)) < f.ffma_fp32);
   CHECK(f.launch_round_trip_us > f.launch_spacing_us);
 
-  const Json step04 = Json::parse(run(place, "step04 --json - --check none").out);
+  const Json step04 = Json::parse(run_program("step04 --json - --check none", place).out);
   const double predicted = step04["time"]["predicted_ms"], took = step04["time"]["median_ms"];
   INFO("predicted " << predicted << " ms, took " << took << " ms");
   CHECK(predicted < 1.02 * took);
   CHECK(predicted > 0.5 * took);
-  CHECK(run("ATTN_DEVICE_FIGURES=/proc/no/x.json", "step00").code == 2);
+  CHECK(run_program("step00", "ATTN_DEVICE_FIGURES=/proc/no/x.json").code == 2);
 }
 
 TEST_CASE("the yardstick is right", "[gpu]") {
   if (!std::filesystem::exists(ATTN_STEP_FOLDER "/yardstick")) return skip_test("built without cuBLAS");
-  for (const std::string flags : {"--seqlen 1", "--seqlen 130 --heads 3 --head-dim 63", "--seqlen 1000 --heads 2 --head-dim 128 --causal", "--seqlen-q 300 --seqlen-k 1000 --causal",
-                                  "--seqlen-q 200 --seqlen-k 100 --heads 2 --causal", "--seqlen 4096", "--seqlen 16 --batch 4096 --heads 17 --head-dim 8 --check sample:64"}) {
+  for (const std::string flags :
+       {"--seqlen 1", "--seqlen 130 --heads 3 --head-dim 63", "--seqlen 1000 --heads 2 --head-dim 128 --causal",
+        "--seqlen-q 300 --seqlen-k 1000 --causal", "--seqlen-q 200 --seqlen-k 100 --heads 2 --causal", "--seqlen 4096",
+        "--seqlen 16 --batch 4096 --heads 17 --head-dim 8 --check sample:64"}) {
     INFO(flags);
-    const Outcome outcome = run("", "yardstick --repeat 3 " + flags);
+    const Outcome outcome = run_program("yardstick --repeat 3 " + flags, "");
     INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK(has(outcome.out, "at 8 times the steps' tolerance"));
   }
-  CHECK(has(run("", "yardstick --seqlen 100 --heads 1 --repeat 1 --trace-row 70").out, "64..99"));  // no tiles of its own: the trace takes 64 keys
-  const Json half = Json::parse(run("", "yardstick --json - --seqlen 512 --heads 2 --dtype fp16 --repeat 3").out);
+  CHECK(has(run_program("yardstick --seqlen 100 --heads 1 --repeat 1 --trace-row 70", "").out,
+            "64..99"));  // no tiles of its own: the trace takes 64 keys
+  const Json half =
+      Json::parse(run_program("yardstick --json - --seqlen 512 --heads 2 --dtype fp16 --repeat 3", "").out);
   CHECK(half["exactness"][0]["relative_l2_bound"].is_null());
   CHECK(half["traffic"]["hbm_measured_bytes"].is_null());
   CHECK(has(half["traffic"]["hbm_measured_reason"], "a library's call may launch several kernels"));
   CHECK(half["kernels"][1]["hbm_measured_bytes"].is_null());
-  const Json plan = Json::parse(run("", "yardstick --plan --json - --seqlen 1000 --heads 2").out);
+  const Json plan = Json::parse(run_program("yardstick --plan --json - --seqlen 1000 --heads 2", "").out);
   const int64_t X = 2 * 1000 * 64, S = 2 * 1000 * 1000, L = 2 * 1000;
   CHECK(plan["traffic"]["hbm_expected_bytes"] == 4 * (4 * X + 4 * S + L));
   CHECK(plan["flops"]["executed"] == 4 * S * 64);
-  const Json causal = Json::parse(run("", "yardstick --plan --json - --seqlen 1000 --heads 2 --causal").out);
+  const Json causal = Json::parse(run_program("yardstick --plan --json - --seqlen 1000 --heads 2 --causal", "").out);
   CHECK(causal["traffic"]["hbm_expected_bytes"] == 4 * (4 * X + 4 * S + L + 2 * 1000 * 999 / 2));
 }

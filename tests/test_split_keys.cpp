@@ -1,5 +1,4 @@
 // step09: exact and to the byte with every number of parts, a rule worked out by hand, and parts that see no key.
-#include "common/base/half.h"
 #include "tests/run_method.h"
 
 using namespace attention;
@@ -27,9 +26,7 @@ int64_t check_parts(Device& device, Case c) {
     most = std::max(most, splits.parts);
     INFO("Nq " << c.problem.seqlen_q << ", Nk " << c.problem.seqlen_k << ", d " << c.problem.head_dim
                << (c.problem.causal ? ", causal, " : ", ") << splits.parts << " parts");
-    const StepRun run = run_method(device, step.methods.front(), c.problem, c.inputs());
-    check_exact(run, c.problem, reference);
-    if (device.kind() == DeviceKind::cpu) check_counts(run, step.methods.front(), c.problem);
+    check_method(device, step.methods.front(), c.problem, c.inputs(), reference);
   }
   return most;
 }
@@ -49,9 +46,7 @@ void sixteen_bits(Device& device) {
   for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
     if (dtype == Dtype::bf16 && device.compute_capability() > 0 && device.compute_capability() < 80) continue;
     for (const auto& [seqlen_q, seqlen_k, d] : {std::tuple{200, 333, 64}, {5, 500, 128}, {70, 333, 200}}) {
-      Case c = make_case(2, seqlen_q, seqlen_k, d, true);
-      c.problem.dtype = dtype;
-      for (std::vector<float>* tensor : {&c.q, &c.k, &c.v}) round_all(dtype, *tensor);
+      Case c = in_half(make_case(2, seqlen_q, seqlen_k, d, true), dtype);
       check_parts(device, c);
       c.problem.left_out = {"copy-engine"};
       check_parts(device, c);
@@ -116,11 +111,12 @@ TEST_CASE("split keys: the bytes of two parts, worked out by hand") {
   p.splits = 2;
   const std::vector<KernelCost> cost = step09().methods.front().cost(p);
   REQUIRE(cost.size() == 2);
-  CHECK(by_tensor(cost[0].requested) == BytesByTensor{{"Q", {65536, 0}},
-                                                      {"K", {65536, 0}},
-                                                      {"V", {65536, 0}},
-                                                      {"partial O", {0, 65536}},
-                                                      {"partial LSE", {0, 1024}}});
+  CHECK(by_tensor(cost[0].requested) ==
+        BytesByTensor{{"Q", {65536, 0}},
+                      {"K", {65536, 0}},
+                      {"V", {65536, 0}},
+                      {"partial O", {0, 65536}},
+                      {"partial LSE", {0, 1024}}});
   CHECK(by_tensor(cost[1].requested) ==
         BytesByTensor{{"partial O", {65536, 0}}, {"partial LSE", {1024, 0}}, {"O", {0, 32768}}, {"LSE", {0, 512}}});
   CHECK(cost[0].executed_flops == 4 * 128 * 128 * 64);
@@ -136,11 +132,7 @@ TEST_CASE("split keys: no thread order shows a race, and all give the same bits"
   c.problem.sram_limit = device->sram_limit();
   c.problem.tile = {128, 64};
   c.problem.splits = 3;
-  const StepRun first = run_method(*device, step09().methods.front(), c.problem, c.inputs());
-  for (const uint64_t order : {1, 2}) {
-    const WithExecutor options({.race_check = ExecutorOptions::RaceCheck::all, .thread_order = order});
-    CHECK(same_bits(first, run_method(*device, step09().methods.front(), c.problem, c.inputs())));
-  }
+  check_orders(*device, step09().methods.front(), c.problem, c.inputs());
 }
 
 TEST_CASE("split keys: auto splits where blocks are few, and only there") {
@@ -150,7 +142,8 @@ TEST_CASE("split keys: auto splits where blocks are few, and only there") {
   CHECK(parts_of(problem_of(128, 4096, 4096, 64, Dtype::fp16, true)) == 1);
   CHECK(parts_of(problem_of(64, 4096, 4096, 128, Dtype::fp16)) == 1);
   CHECK(parts_of(problem_of(1, 64, 64, 64, Dtype::fp32)) == 1);  // one tile
-  // Few queries take small tiles, and nearly as many parts as give each place a block: with the copy engine's kernel 132
+  // Few queries take small tiles, and nearly as many parts as give each place a block: with the copy engine's kernel
+  // 132
   // SMs, twice, for 32 heads; with step04's 132 x 10, where one part more does not save 5 %.
   Problem decode = problem_of(32, 1, 65536, 128, Dtype::fp16);
   CHECK((decode.tile == TileShape{64, 64}));
