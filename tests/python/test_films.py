@@ -77,7 +77,7 @@ class Film(unittest.TestCase):
                     self.assertEqual(seen, together(launch["counted"]), launch["kernel"])
                 self.assertTrue(
                     all(
-                        re.fullmatch(r"\w+\.(cu|h):\d+", event["at"])
+                        re.fullmatch(r"\w+\.(cuh?|h):\d+", event["at"])
                         for launch in launches
                         for block in launch["filmed"]
                         for event in block["events"]

@@ -78,18 +78,31 @@ void Extent::add(int64_t row, int64_t col, int64_t cols) {
 void BlockFilm::start(int64_t block, int threads) {
   film_ = {block, {}, {}};
   acts.start(threads);
+  paths_.assign(static_cast<size_t>((threads + kWarp - 1) / kWarp), {});
+  passed_.assign(paths_.size() * kWarp, 0);
   keys_.clear();
   phase_ = 0;
 }
 
-int BlockFilm::site() {
+int BlockFilm::site(FilmEvent::Kind kind, int tensor) {
+  std::vector<Key>& path = paths_[threadIdx.x / kWarp];
+  const size_t n = passed_[threadIdx.x]++;
+  if (n < path.size() && path[n].kind == kind && path[n].tensor == tensor) return path[n].site;
   Walk walk;
   _Unwind_Backtrace(look_at_frame, &walk);
+  if (n == path.size()) path.push_back({kind, walk.site, tensor});
   return walk.site;
 }
 
+void BlockFilm::warp_together(int thread) {
+  const auto warp = static_cast<size_t>(thread / kWarp);
+  acts.warp_together(thread);
+  paths_[warp].clear();
+  std::fill_n(passed_.begin() + static_cast<std::ptrdiff_t>(warp * kWarp), kWarp, 0);
+}
+
 FilmEvent& BlockFilm::event(FilmEvent::Kind kind, int tensor) {
-  const Key key{kind, site(), tensor};
+  const Key key{kind, site(kind, tensor), tensor};
   const auto open = std::find(keys_.begin() + static_cast<std::ptrdiff_t>(phase_), keys_.end(), key);
   if (open != keys_.end()) return film_.events[static_cast<size_t>(open - keys_.begin())];
   keys_.push_back(key);
@@ -103,6 +116,8 @@ FilmEvent& BlockFilm::event(FilmEvent::Kind kind, int tensor) {
 void BlockFilm::barrier(SourceLine place) {
   event(FilmEvent::Kind::barrier);
   acts.block_together(place);
+  for (auto& path : paths_) path.clear();
+  std::fill(passed_.begin(), passed_.end(), 0);
   phase_ = keys_.size();
 }
 

@@ -69,6 +69,7 @@ class BlockFilm {
 
   /// A new phase: what follows a barrier is another event than what came before it.
   void barrier(SourceLine place);
+  void warp_together(int thread);
   void access(const HbmAccess& access, int64_t head, int bytes, int thread);
   void bulk_copy(const BulkCopy& copy, bool load, int64_t bytes);
   void sram(bool write, int64_t offset, int bytes);
@@ -85,7 +86,7 @@ class BlockFilm {
  private:
   FilmEvent& event(FilmEvent::Kind kind, int tensor = -1);
   FilmEvent& hbm_event(bool load, int tensor, int64_t head, int elements);
-  int site();  // of the hook's caller
+  int site(FilmEvent::Kind kind, int tensor);  // of the hook's caller
 
   struct Key {
     FilmEvent::Kind kind;
@@ -94,6 +95,10 @@ class BlockFilm {
   };
   FilmedBlock film_;
   std::vector<Key> keys_;  // of the events
+  // Of each warp, what its first lane did since all were together, and how much of that each thread has done: the other lanes
+  // do the same at the same lines, and only one has to look where it is.
+  std::vector<std::vector<Key>> paths_;
+  std::vector<size_t> passed_;
   size_t phase_ = 0;       // the first event of this phase
 };
 

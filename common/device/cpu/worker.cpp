@@ -281,7 +281,7 @@ void Worker::wait_for_warp(WarpOperation operation, void* deposit, SourceLine pl
     give_up_block(place, "thread " + std::to_string(warp.gathering.first_thread) + " of the same warp waits here with another operation");
   warp.deposits[current_ % kWarp] = deposit;
   if (arrive(warp.gathering, warp.lanes, State::waits_for_warp, place)) {
-    if (block_view.filmed) [[unlikely]] film_.acts.warp_together(current_);
+    if (block_view.filmed) [[unlikely]] film_.warp_together(current_);
     if (operation) operation(warp.deposits);
     else ++warp.epoch, hopper.warp_barrier_passed(current_ / kWarp);
     release(warp.order, warp.lanes);
