@@ -73,15 +73,6 @@ constexpr int kFirstWithBf16 = 80;  // tensor cores multiply bf16 from compute c
 
 bool device_has(Dtype dtype, const Problem& p) { return dtype != Dtype::bf16 || p.compute_capability == 0 || p.compute_capability >= kFirstWithBf16; }
 
-}  // namespace
-
-bool serves(const Step& step, const Problem& p) {
-  if (!step.tiles || p.head_dim > step.largest_head_dim || !device_has(p.dtype, p) || !refusal(step, p).empty()) return false;
-  const std::vector<TileChoice> tiles = step.tiles(p);
-  return !tiles.empty() && !(p.on_tensor_cores && tiles.front().shape == TileShape{});  // a library's products are on the cores of its choice
-}
-
-namespace {
 /// The line that refuses p.dtype: why, and which dtypes work here.
 std::string describe_missing_dtype(const Step& step, const Problem& p) {
   std::string line = device_has(p.dtype, p) ? fmt::format("{} has no {} for head_dim {}", step.id, dtype_name(p.dtype), p.head_dim)
@@ -96,6 +87,12 @@ std::string describe_missing_dtype(const Step& step, const Problem& p) {
   return line + (served.empty() ? "" : fmt::format("; {} work{} here (--dtype {})", fmt::join(served, " and "), served.size() == 1 ? "s" : "", served.back()));
 }
 }  // namespace
+
+bool serves(const Step& step, const Problem& p) {
+  if (!step.tiles || p.head_dim > step.largest_head_dim || !device_has(p.dtype, p) || !refusal(step, p).empty()) return false;
+  const std::vector<TileChoice> tiles = step.tiles(p);
+  return !tiles.empty() && !(p.on_tensor_cores && tiles.front().shape == TileShape{});  // a library's products are on the cores of its choice
+}
 
 std::string where_more_tiles_are(const Step& step, const std::vector<TileChoice>& choices) {
   if (choices.empty() || choices.front().left_out == 0) return "";
@@ -128,11 +125,6 @@ TileShape choose_tile(const Options& options, const Step& step, const Problem& p
     if (choice.sram_bytes <= p.sram_limit) return choice.shape;
   refuse_sram(*std::min_element(choices.begin(), choices.end(), [](const TileChoice& a, const TileChoice& b) { return a.sram_bytes < b.sram_bytes; }), "even the smallest");
   return {};
-}
-
-std::string describe_sizes(const Problem& p) {
-  const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N={}", p.seqlen_q) : fmt::format("Nq={}, Nk={}", p.seqlen_q, p.seqlen_k);
-  return fmt::format("{}, {} head{}", lengths, p.heads_total(), p.heads_total() == 1 ? "" : "s");
 }
 
 }  // namespace attention

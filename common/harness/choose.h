@@ -36,7 +36,4 @@ TileShape choose_tile(const Options& options, const Step& step, const Problem& p
 /// "; `make step04-tiles` builds it with 8 more" where the program leaves tiles out, else "".
 std::string where_more_tiles_are(const Step& step, const std::vector<TileChoice>& choices);
 
-/// "N=4096, 16 heads", "Nq=300, Nk=1000, 8 heads".
-std::string describe_sizes(const Problem& problem);
-
 }  // namespace attention

@@ -13,6 +13,19 @@
 
 namespace attention {
 
+namespace executor {
+NLOHMANN_JSON_SERIALIZE_ENUM(
+    FilmEvent::Kind,
+    {{FilmEvent::Kind::load, "load"},
+     {FilmEvent::Kind::store, "store"},
+     {FilmEvent::Kind::sram_read, "sram read"},
+     {FilmEvent::Kind::sram_write, "sram write"},
+     {FilmEvent::Kind::product, "product"},
+     {FilmEvent::Kind::row_max, "row max"},
+     {FilmEvent::Kind::barrier, "barrier"},
+     {FilmEvent::Kind::copy_arrives, "copy arrives"}})
+}
+
 namespace {
 
 using executor::FilmedBlock;
@@ -23,35 +36,13 @@ using nlohmann::json;
 constexpr size_t kLargestPage = 5'000'000;
 constexpr int kValueColumns = 4;  // of V and O in the row's view
 
-const char* kind_name(FilmEvent::Kind kind) {
-  switch (kind) {
-    case FilmEvent::Kind::load:
-      return "load";
-    case FilmEvent::Kind::store:
-      return "store";
-    case FilmEvent::Kind::sram_read:
-      return "sram read";
-    case FilmEvent::Kind::sram_write:
-      return "sram write";
-    case FilmEvent::Kind::product:
-      return "product";
-    case FilmEvent::Kind::row_max:
-      return "row max";
-    case FilmEvent::Kind::barrier:
-      return "barrier";
-    case FilmEvent::Kind::copy_arrives:
-      return "copy arrives";
-  }
-  return "";
-}
-
 /// JSON has no infinity: null stands for -inf.
 json number(double x) { return std::isfinite(x) ? json(x) : json(nullptr); }
 /// With four decimals: a bar's height needs no more.
 json rounded(double x) { return number(std::round(x * 1e4) / 1e4); }
 
 json event_json(const FilmEvent& event, int head_dim, bool with_lanes) {
-  json out{{"kind", kind_name(event.kind)}, {"at", event.place}};
+  json out{{"kind", event.kind}, {"at", event.place}};
   if (event.bytes) out["bytes"] = event.bytes;
   if (event.kind == FilmEvent::Kind::load || event.kind == FilmEvent::Kind::store) {
     out["tensor"] = event.tensor, out["head"] = event.head, out["accesses"] = event.accesses,

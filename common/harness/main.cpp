@@ -1,7 +1,5 @@
 // main() of every step: options, one run, report. Exit codes: 0 ok, 1 check failed, 2 bad arguments, 3 this step cannot serve
 // this device or shape, 4 CUDA error or out of memory; one line on stderr says what and what to do.
-#include "common/base/error.h"
-#include "common/base/files.h"
 #include "common/harness/json.h"
 #include "common/harness/program.h"
 #include "common/harness/report.h"
@@ -22,16 +20,14 @@ void run_main(int argc, char** argv) {
       Progress progress;
       return sweep_tiles(*options, step, chosen, progress);
     }();
-    return finish(*options, sweep_text(sweep), [&] { return sweep_json_text(sweep); }, sweep.failures());
+    print_results(sweep_text(sweep), [&] { return sweep_json_text(sweep); }, options->json);
+    return refuse(sweep.failures());
   }
   const RunResult result = [&] {
     Progress progress;
     return run_step(*options, step, chosen, progress);
   }();
-  if (!result.film.empty()) write_whole(options->film, result.film);
-  if (!result.timeline.empty()) write_whole(options->timeline, result.timeline);
-  finish(*options, report_text(result), [&] { return json_text(result); }, result.failures);
-  if (!result.not_saved.empty()) throw BadArguments(result.not_saved);
+  finish(result, report_text(result));
 }
 
 }  // namespace

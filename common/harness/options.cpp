@@ -149,14 +149,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--seqlen-q", "Nq", "Queries per head", size(options.seqlen_q));
   value("--seqlen-k", "Nk", "Keys per head", size(options.seqlen_k));
   value("--softmax-scale", "s", "Factor of Q K^T (1/sqrt(d))", [&](const std::string&, const std::string& text) { options.softmax_scale = parse_scale(text); });
-  value("--seed", "n", "Seed of the inputs (0)", [&](const std::string& flag, const std::string& text) {
-    options.seed = parse_number(flag, text);
-    options.init_given = true;
-  });
-  value("--init", "KIND", "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 sigma)", [&](const std::string&, const std::string& text) {
-    options.init = parse_init(text);
-    options.init_given = true;
-  });
+  value("--seed", "n", "Seed of the inputs (0)", [&](const std::string& flag, const std::string& text) { options.seed = parse_number(flag, text); });
+  value("--init", "KIND", "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 sigma)", [&](const std::string&, const std::string& text) { options.init = parse_init(text); });
   value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it", name(preset));
   value("--product", "KIND", fmt::format("In fp32: tile products on cuda-cores or tensor-cores, both exact ({}-cores)", step.fp32_on_tensor_cores ? "tensor" : "cuda"),
         one_of(options.tensor_cores, choice("cuda-cores", false), choice("tensor-cores", true)));
@@ -212,6 +206,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   if (!options.seqlen_q) options.seqlen_q = seqlen;
   if (!options.seqlen_k) options.seqlen_k = seqlen;
   if (!preset.empty()) apply_preset(preset, options);
+  options.init_given = app.count("--seed") > 0 || app.count("--init") > 0;
   for (const auto& [technique, left] : left_out)
     if (left) options.left_out.push_back(technique);
   if (options.sweep_tiles)

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 
-#include "common/base/error.h"
 #include "common/base/text.h"
-#include "common/harness/json.h"
 #include "common/harness/program.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
@@ -66,18 +64,19 @@ void run_main(int argc, char** argv) {
   const std::optional<Options> options = read_options(argc, argv, any_step(kMine));
   if (!options) return;
   ChosenDevice chosen = choose_device(*options);
-  Options for_ours = *options;  // its own tile; what is saved and traced is the reader's
+  Options for_ours = *options;  // its own tile; what is saved, traced and filmed is the reader's
   for_ours.tile.reset();
   for_ours.trace_row.reset();
   for_ours.save_dir.clear();
+  for_ours.film.clear();
+  for_ours.timeline.clear();
   RunResult mine, ours;
   {
     Progress progress;
     mine = run_step(*options, step_for(chosen.device->kind(), kMine), chosen, progress);
     ours = run_step(for_ours, step_for(chosen.device->kind(), kOurs), chosen, progress);
   }
-  finish(*options, report_text(mine) + comparison(mine, ours), [&] { return json_text(mine); }, mine.failures);
-  if (!mine.not_saved.empty()) throw BadArguments(mine.not_saved);
+  finish(mine, report_text(mine) + comparison(mine, ours));
 }
 
 }  // namespace

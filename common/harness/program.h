@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/harness/options.h"
+#include "common/harness/result.h"
 #include "common/step/step.h"
 
 namespace attention {
@@ -24,11 +25,11 @@ std::optional<Options> read_options(int argc, char** argv, const Step& step);
 /// The report, for a person on stdout and for programs in the file `json_path` ("": none); "-" is stdout and sends the person's to stderr.
 void print_results(const std::string& report, const std::function<std::string()>& json, const std::string& json_path);
 
-/// print_results, then throws CheckFailed with the first of `failures` if there are any.
-void finish(const Options& options, const std::string& report, const std::function<std::string()>& json, const std::vector<std::string>& failures);
+/// Throws CheckFailed with the first of `failures` if there are any.
+void refuse(const std::vector<std::string>& failures);
 
-/// What follows a CUDA error that means that the program has no code for this GPU: what was built and what was found. "" for any other.
-std::string no_code_reason(const std::string& failure);
+/// The end of a run: `report`, its JSON, its film; then its failures are thrown, or why its outputs could not be saved.
+void finish(const RunResult& run, const std::string& report);
 
 /// main(): 0 after run(), else the code of the error it ends with, whose line is printed; what was found wrong is followed by the
 /// step's if_wrong.

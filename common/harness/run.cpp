@@ -41,7 +41,7 @@ std::vector<std::string> count_differences(const std::vector<KernelCost>& expect
     if (formula.name != launch.kernel) lines.push_back(fmt::format("launch {} is {}, the traffic formula names {}", n, launch.kernel, formula.name));
     std::vector<TensorBytes> difference = launch.counted;  // becomes counted - expected
     for (const TensorBytes& bytes : formula.requested) difference.push_back({bytes.tensor, -bytes.load, -bytes.store});
-    for (const TensorBytes& off : sum_by_tensor({difference}))
+    for (const TensorBytes& off : sum_by_tensor(difference))
       if (off.load != 0 || off.store != 0)
         lines.push_back(fmt::format("{}: counted minus expected bytes of {}: load {:+}, store {:+}", launch.kernel, off.tensor, off.load, off.store));
     if (launch.counted_flops != formula.executed_flops)
@@ -71,6 +71,12 @@ double share_done(const std::vector<KernelCost>& kernels, double launches) {
   double done = 0;
   for (size_t n = 0; n < kernels.size(); ++n) done += work_of(kernels[n]) * std::clamp(launches - static_cast<double>(n), 0.0, 1.0);
   return kernels.empty() ? 0 : done / work_of(kernels);
+}
+
+/// "N=4096, 16 heads", "Nq=300, Nk=1000, 8 heads".
+std::string describe_sizes(const Problem& p) {
+  const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N={}", p.seqlen_q) : fmt::format("Nq={}, Nk={}", p.seqlen_q, p.seqlen_k);
+  return fmt::format("{}, {} head{}", lengths, p.heads_total(), p.heads_total() == 1 ? "" : "s");
 }
 
 std::string human_duration(double seconds) {
@@ -439,7 +445,6 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
     result.verdict = verdict(!result.outputs_wrong, problem.dtype, reference);
     if (problem.dtype == Dtype::fp32 && step_.fp32_tolerance_factor != 1 && !result.outputs_wrong)
       result.verdict += fmt::format(", at {:g} times the steps' tolerance", step_.fp32_tolerance_factor);
-    result.sampled = !data_.selection.full;
     result.mean_weight = reference.mean_weight;
     result.largest_score = reference.largest_score;
   } else if (result.outputs_wrong) {

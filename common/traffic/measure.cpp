@@ -21,79 +21,73 @@ void throw_injected_error() {
   if (code != 0) throw explain_cupti_error(code, "ATTN_CUPTI_FAKE_ERROR");
 }
 
-/// A range of the device's work. What it leaves dirty in the L2 would reach memory after the range and not be counted: the
-/// pusher drives it out inside. Both ends wait for the device, so that the range holds this work and no other.
-class Ranges {
- public:
-  Ranges(MeasurableDevice& device, CounterSession& session) : device_(device), session_(session) {}
-  void begin(int range) {
-    device_.flush_l2();
-    device_.synchronize();
-    session_.begin_range(range);
-  }
-  void end() {
-    device_.push_out_l2();
-    device_.synchronize();
-    session_.end_range();
-  }
-
- private:
-  MeasurableDevice& device_;
-  CounterSession& session_;
-};
-
-/// Every range once. A method of one launch needs no range for it: it is the whole.
+/// Every range once. What a range leaves dirty in the L2 would reach memory after it and not be counted: the pusher drives it out inside.
+/// Both ends wait for the device, so that the range holds this work and no other. A method of one launch needs no range for it: it is
+/// the whole.
 void run_ranges(MeasurableDevice& device, CounterSession& session, const std::function<void()>& work, int launches) {
-  Ranges ranges(device, session);
-  ranges.begin(kPusher);
-  ranges.end();
-  ranges.begin(kTogether);
+  const auto begin = [&](int range) {
+    device.flush_l2();
+    device.synchronize();
+    session.begin_range(range);
+  };
+  const auto end = [&] {
+    device.push_out_l2();
+    device.synchronize();
+    session.end_range();
+  };
+  begin(kPusher);
+  end();
+  begin(kTogether);
   work();
-  ranges.end();
+  end();
   if (launches == 1) return;
   int launch = 0;
-  device.around_launches(work, [&] {
-    if (launch == launches) throw CountersUnavailable(fmt::format("more than the {} launches that were timed", launches), "");
-    ranges.begin(kFirstLaunch + launch++);
-  }, [&] { ranges.end(); });
+  device.around_launches(
+      work,
+      [&] {
+        if (launch == launches)
+          throw CountersUnavailable(fmt::format("more than the {} launches that were timed", launches), "");
+        begin(kFirstLaunch + launch++);
+      },
+      end);
 }
 
 /// Bytes of a range without the pusher's. Below 0 only by the counters' noise.
 CounterBytes without_pusher(const CounterBytes& range, const CounterBytes& pusher) {
   CounterBytes bytes;
   for (size_t n = 0; n < kCounters; ++n)
-    if (range.values[n] && pusher.values[n]) bytes.values[n] = std::max<int64_t>(0, *range.values[n] - *pusher.values[n]);
+    if (range.values[n] && pusher.values[n])
+      bytes.values[n] = std::max<int64_t>(0, *range.values[n] - *pusher.values[n]);
   return bytes;
 }
+
+/// The counter that vouches for each, by Counter: what the pusher reads is known, and it stores nothing and spills nothing.
+constexpr Counter kVouching[kCounters] = {
+    Counter::hbm_read,       Counter::hbm_read,       Counter::l2_to_sm,      Counter::requested_load,
+    Counter::requested_load, Counter::requested_load, Counter::requested_load};
 
 /// Why `counter` cannot be trusted, given what it said of the pusher; "" when it can.
 std::string distrust(const CounterBytes& pusher, Counter counter, int64_t pushed) {
   const std::optional<int64_t>& counted = pusher[counter];
   if (!counted) return "this chip has no such counter";
-  // The reading counter of a pair vouches for both: the pusher stores nothing and spills nothing.
-  const bool reads = counter == Counter::hbm_read || counter == Counter::l2_to_sm || counter == Counter::requested_load;
+  const bool reads = kVouching[static_cast<size_t>(counter)] == counter;
   if (!reads || std::abs(static_cast<double>(*counted - pushed)) <= kTolerance * static_cast<double>(pushed)) return "";
-  return fmt::format("the counter said {} bytes of a kernel that reads {}: other work on this GPU, or the counter does not work here", *counted, pushed);
+  return fmt::format(
+      "the counter said {} bytes of a kernel that reads {}: other work on this GPU, or the counter does not work here",
+      *counted, pushed);
 }
 
 std::array<std::string, kCounters> judge(const CounterBytes& pusher, int64_t pushed) {
   std::array<std::string, kCounters> why_not;
-  const auto put = [&](Counter counter, Counter vouching) {
-    std::string& why = why_not[static_cast<size_t>(counter)];
-    why = distrust(pusher, counter, pushed);
-    if (why.empty()) why = distrust(pusher, vouching, pushed);
-  };
-  put(Counter::hbm_read, Counter::hbm_read);
-  put(Counter::hbm_write, Counter::hbm_read);
-  put(Counter::l2_to_sm, Counter::l2_to_sm);
-  put(Counter::requested_load, Counter::requested_load);
-  put(Counter::requested_store, Counter::requested_load);
-  put(Counter::spill_load, Counter::requested_load);
-  put(Counter::spill_store, Counter::requested_load);
+  for (size_t n = 0; n < kCounters; ++n) {
+    why_not[n] = distrust(pusher, static_cast<Counter>(n), pushed);
+    if (why_not[n].empty()) why_not[n] = distrust(pusher, kVouching[n], pushed);
+  }
   return why_not;
 }
 
-MeasuredTraffic measure(MeasurableDevice& device, const std::function<void()>& work, int launches, const OpenCounters& open) {
+MeasuredTraffic measure(MeasurableDevice& device, const std::function<void()>& work, int launches,
+                        const OpenCounters& open) {
   device.prepare_to_measure();
   const std::unique_ptr<CounterSession> session = open(kFirstLaunch + (launches == 1 ? 0 : launches));
   bool last = false;
@@ -115,13 +109,15 @@ MeasuredTraffic measure(MeasurableDevice& device, const std::function<void()>& w
     return bytes;
   };
   result.together = bytes_of(kTogether);
-  for (int launch = 0; launch < launches; ++launch) result.kernels.push_back(launches == 1 ? result.together : bytes_of(kFirstLaunch + launch));
+  for (int launch = 0; launch < launches; ++launch)
+    result.kernels.push_back(launches == 1 ? result.together : bytes_of(kFirstLaunch + launch));
   return result;
 }
 
 }  // namespace
 
-MeasuredTraffic measure_traffic(MeasurableDevice* device, const std::function<void()>& work, int launches, const OpenCounters& open) {
+MeasuredTraffic measure_traffic(MeasurableDevice* device, const std::function<void()>& work, int launches,
+                                const OpenCounters& open) {
   try {
     throw_injected_error();
     if (device == nullptr) throw CountersUnavailable("the CPU executor has no HBM", "");

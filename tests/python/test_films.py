@@ -84,6 +84,10 @@ class Film(unittest.TestCase):
                     )
                 )
 
+    def test_the_playground_shows_the_readers_kernel(self):
+        page, _ = self.make(BUILD / "playground", *SMALL)
+        self.assertEqual([film["step"] for film in films_of(page)], ["playground"])
+
     def test_nothing_is_left_where_it_cannot_be_written(self):
         step = next(programs())
         for flag, name in (("--film", "no/film.html"), ("--timeline", "no/lanes.html"), ("--timeline", "lanes.txt")):
