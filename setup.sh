@@ -45,7 +45,8 @@ if [ -n "$missing" ]; then
   fi
   echo "setup.sh: installing$missing"
   $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
-  # One package after the other: a distribution that lacks one of the libraries still gets the rest, and CMake fetches that one.
+  # One package after the other: a distribution that lacks one of the libraries still gets the rest, and CMake fetches
+  # that one.
   for package in $missing; do
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$package" >/dev/null ||
       echo "setup.sh: $package could not be installed" >&2

@@ -1,9 +1,10 @@
-# attention_c: libattention_steps.so, all steps behind the C interface of common/c_api, for Python (plots/attention_steps.py).
-# attention_c_without_rescale: the same interface with a mistake in step04, which plots/measuring/swap_check.py must reject.
+# attention_c: libattention_steps.so, all steps behind the C interface of common/c_api, for Python
+# (plots/attention_steps.py). attention_c_without_rescale: the same interface with a mistake in step04, which
+# plots/measuring/swap_check.py must reject.
 #
-# The GPU's objects serve the library and the executables alike: position-independent host code costs them nothing. The CPU
-# executor's are compiled once more, because the executables reach its thread-local variables in one instruction and a library
-# that is loaded at run time cannot (executor.h); at -O1, since nothing is timed on it.
+# The GPU's objects serve the library and the executables alike: position-independent host code costs them nothing. The
+# CPU executor's are compiled once more, because the executables reach its thread-local variables in one instruction and
+# a library that is loaded at run time cannot (executor.h); at -O1, since nothing is timed on it.
 file(GLOB executor_sources CONFIGURE_DEPENDS common/device/cpu/*.cpp)
 
 add_library(attention_c_flags INTERFACE)
@@ -51,7 +52,8 @@ foreach(step IN LISTS steps)
 endforeach()
 attn_add_c_library(attention_c attention_steps ${parts})
 
-# step04 with the rescale left out, as in tests/mutants: what was summed before the maximum grew keeps its old scale. The backward is step05's own.
+# step04 with the rescale left out, as in tests/mutants: what was summed before the maximum grew keeps its old scale.
+# The backward is step05's own.
 if(Python3_FOUND)
   attn_add_edit(without_rescale ${PROJECT_SOURCE_DIR}/tests/mutants/mutants.txt rescale_left_out)
   attn_add_c_part(without_rescale_in_c ${PROJECT_SOURCE_DIR}/cmake/edited_step.cpp)

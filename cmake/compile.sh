@@ -1,6 +1,6 @@
 #!/bin/sh
-# compile.sh LOG COMMAND...: runs a compiler. LOG keeps all that it prints, LOG.failed where it fails; shown is what its reader can act on: no notes of ptxas,
-# and of an error the line itself, without the chain of templates that led there.
+# compile.sh LOG COMMAND...: runs a compiler. LOG keeps all that it prints, LOG.failed where it fails; shown is what its
+# reader can act on: no notes of ptxas, and of an error the line itself, without the chain of templates that led there.
 log=$1
 shift
 own=$log.$$  # others may be compiling for the same program

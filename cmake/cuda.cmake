@@ -1,10 +1,10 @@
 # Finds nvcc and the architecture to build for. Sets ATTN_HAVE_CUDA, and ATTN_GPU_TILES where it is not
 # a guess which GPU the build is for.
 #
-# nvcc: -DATTN_NVCC=..., CUDACXX, PATH, then the places where NVIDIA's installers put it. -DATTN_NVCC=none plays a machine
-# without nvcc. Architecture: -DCMAKE_CUDA_ARCHITECTURES=..., CUDAARCHS, else that of the GPU in this machine, else
-# sm_80 alone (a build without a GPU only has to be quick; sm_80 is in every toolkit from 12.0 on, and its PTX runs on
-# newer GPUs).
+# nvcc: -DATTN_NVCC=..., CUDACXX, PATH, then the places where NVIDIA's installers put it. -DATTN_NVCC=none plays a
+# machine without nvcc. Architecture: -DCMAKE_CUDA_ARCHITECTURES=..., CUDAARCHS, else that of the GPU in this machine,
+# else sm_80 alone (a build without a GPU only has to be quick; sm_80 is in every toolkit from 12.0 on, and its PTX runs
+# on newer GPUs).
 set(ATTN_HAVE_CUDA FALSE)
 if(NOT ATTN_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "ATTN_CUDA is AUTO, ON or OFF, not \"${ATTN_CUDA}\".")
@@ -29,8 +29,8 @@ if(NOT ATTN_NVCC OR ATTN_NVCC STREQUAL "none")
   return()
 endif()
 
-# The GPUs of this machine as CMake architectures ("90"), cut to what this nvcc knows; "" when there is none. CMake's own
-# `native` is not used: it stops the configuration on a machine without a GPU.
+# The GPUs of this machine as CMake architectures ("90"), cut to what this nvcc knows; "" when there is none. CMake's
+# own `native` is not used: it stops the configuration on a machine without a GPU.
 function(attn_gpu_architectures nvcc result)
   set(${result} "" PARENT_SCOPE)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader

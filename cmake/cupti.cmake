@@ -1,6 +1,6 @@
-# CUPTI, for measured traffic (common/traffic/cupti.cpp). Its headers alone: libcupti is opened at run time, so that a program
-# starts where it is missing. Sets ATTN_CUPTI_LEFT_OUT, the sources that are not built: those that read, or the one that says
-# why nothing is read.
+# CUPTI, for measured traffic (common/traffic/cupti.cpp). Its headers alone: libcupti is opened at run time, so that a
+# program starts where it is missing. Sets ATTN_CUPTI_LEFT_OUT, the sources that are not built: those that read, or the
+# one that says why nothing is read.
 option(ATTN_CUPTI "Measure traffic with CUPTI where its headers are found" ON)
 set(ATTN_CUPTI_LEFT_OUT "traffic/cupti[a-z_]*\\.cpp$")
 if(NOT ATTN_HAVE_CUDA)

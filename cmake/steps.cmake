@@ -1,7 +1,8 @@
-# attn_add_kernels(name id file device) adds the object library `name`: the kernels of `file` for the CPU executor (device cpu, the
-# host compiler) or for CUDA (gpu, nvcc). The file defines attention::ATTN_DEVICE::<id>::step(); the generated source includes it
-# and registers that step. Nothing here reads the file: cmake/check_names.sh does, when it is built.
-# steps/stepNN_*.cuh are compiled beside it, each in a source of its own: a change of one leaves the others built.
+# attn_add_kernels(name id file device) adds the object library `name`: the kernels of `file` for the CPU executor
+# (device cpu, the host compiler) or for CUDA (gpu, nvcc). The file defines attention::ATTN_DEVICE::<id>::step(); the
+# generated source includes it and registers that step. Nothing here reads the file: cmake/check_names.sh does, when it
+# is built. steps/stepNN_*.cuh are compiled beside it, each in a source of its own: a change of one leaves the others
+# built.
 #   -O1: as fast as -O3 here, whose code waits for the executor's checks, and compiled in a third of the time
 #   one error is enough: a mistake in a kernel is found once for each tile
 #   stepNN_hopper_*: nvcc compiles its kernels, which are that GPU's alone, for sm_90a whatever the build's architectures are; what ptxas
@@ -61,8 +62,8 @@ endfunction()
 #   stepNN        the executable, in the top of the build folder, with the tiles that are chosen when none is asked for (shapes.h)
 #   stepNN-tiles  tiles/stepNN, with all tiles, for sweeps and tests: built only when asked for. Where this machine has no GPU and
 #                 no architecture was asked for, on the CPU executor alone: compiling them all for a GPU takes minutes
-# and appends to the global properties ATTN_STEPS its name and to ATTN_STEP_OBJECTS its kernels with all tiles, for the tests, which
-# link all steps at once.
+# and appends to the global properties ATTN_STEPS its name and to ATTN_STEP_OBJECTS its kernels with all tiles, for the
+# tests, which link all steps at once.
 function(attn_add_step STEP_FILE)
   string(REGEX MATCH "step[0-9][0-9]" STEP_ID ${STEP_FILE})
   attn_add_kernels(${STEP_ID}_cpu ${STEP_ID} ${STEP_FILE} cpu)
@@ -88,8 +89,8 @@ function(attn_add_step STEP_FILE)
   set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
 endfunction()
 
-# attn_add_exercise(id file) adds the executable <id>, whose kernels are none of the steps': built only when it is asked for, and
-# with the tiles for head_dim up to 64 alone, so that its reader waits seconds.
+# attn_add_exercise(id file) adds the executable <id>, whose kernels are none of the steps': built only when it is asked
+# for, and with the tiles for head_dim up to 64 alone, so that its reader waits seconds.
 function(attn_add_exercise STEP_ID STEP_FILE)
   set(objects "")
   foreach(device IN ITEMS cpu gpu)

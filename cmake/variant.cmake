@@ -1,5 +1,5 @@
-# Steps with some text changed, for the CPU executor alone: hunts and mutants. The texts are changed when a variant is built, by
-# cmake/edit.py; nothing is read of them before, and one whose text has gone fails alone.
+# Steps with some text changed, for the CPU executor alone: hunts and mutants. The texts are changed when a variant is
+# built, by cmake/edit.py; nothing is read of them before, and one whose text has gone fails alone.
 set(ATTN_VARIANT_FOLDER ${CMAKE_BINARY_DIR}/variants)
 file(GLOB ATTN_VARIANT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/steps/*.cuh ${PROJECT_SOURCE_DIR}/steps/*.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
 
@@ -11,7 +11,8 @@ function(attn_names_of_edits result file)
   set(${result} ${lines} PARENT_SCOPE)
 endfunction()
 
-# attn_add_edit(target edits name): makes <ATTN_VARIANT_FOLDER>/<target>, the sources with that edit, whose edited_step.h is the step.
+# attn_add_edit(target edits name): makes <ATTN_VARIANT_FOLDER>/<target>, the sources with that edit, whose
+# edited_step.h is the step.
 function(attn_add_edit target edits name)
   set(folder ${ATTN_VARIANT_FOLDER}/${target})
   add_custom_command(OUTPUT ${folder}.made VERBATIM

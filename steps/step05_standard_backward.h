@@ -1,5 +1,5 @@
-// What step05 runs beside its own kernels (step05_standard_backward.cuh): step04's forward, and the standard backward, whose
-// P, dP and dS go through HBM.
+// What step05 runs beside its own kernels (step05_standard_backward.cuh): step04's forward, and the standard backward,
+// whose P, dP and dS go through HBM.
 #pragma once
 
 #include "common/step/step.h"

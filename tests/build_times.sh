@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# tests/build_times.sh none|nvcc|none-all|nvcc-all...: how many seconds whoever reads and changes the steps waits, without nvcc and with it;
-# -all: whole builds and the tests too. In a clone of the last commit, without ccache, on all cores, which should have nothing else
-# to do; the packages of setup.sh are there already. A row per wait, as docs/building.md shows them.
+# tests/build_times.sh none|nvcc|none-all|nvcc-all...: how many seconds whoever reads and changes the steps waits,
+# without nvcc and with it; -all: whole builds and the tests too. In a clone of the last commit, without ccache, on all
+# cores, which should have nothing else to do; the packages of setup.sh are there already. A row per wait, as
+# docs/building.md shows them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CCACHE_DISABLE=1

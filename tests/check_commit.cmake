@@ -1,4 +1,5 @@
-# Whose commit: sources without a .git of their own inside another repository have none. Run by ctest with SOURCE and FOLDER.
+# Whose commit: sources without a .git of their own inside another repository have none. Run by ctest with SOURCE and
+# FOLDER.
 find_package(Git QUIET)
 if(NOT GIT_EXECUTABLE)
   message(STATUS "git was not found: nothing to check")

@@ -1,5 +1,6 @@
-# Reads what ptxas printed of a Hopper step's kernels (cmake/steps.cmake keeps it): products that it runs one by one (C7508 to C7519) or
-# spills of more than 16 bytes would cost a tenth and more of the speed, and no result would show it.
+# Reads what ptxas printed of a Hopper step's kernels (cmake/steps.cmake keeps it): products that it runs one by one
+# (C7508 to C7519) or spills of more than 16 bytes would cost a tenth and more of the speed, and no result would show
+# it.
 file(READ ${LOG} text)
 string(REGEX MATCHALL "Used [0-9]+ registers" kernels "${text}")
 list(LENGTH kernels count)

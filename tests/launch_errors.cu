@@ -24,7 +24,8 @@ TEST_CASE("launch_error_is_fatal", "[gpu]") {
     CHECK(failure.code == 4);
   }
   CHECK_THROWS_AS(launch("write_one", write_one, int64_t{1} << 31, 1, 0, out), Unsupported);
-  CHECK_THROWS_AS(launch("write_one", write_one, 1, 1, int64_t{1} << 30, out), DeviceFailure);  // SRAM beyond the opt-in limit
+  CHECK_THROWS_AS(
+      launch("write_one", write_one, 1, 1, int64_t{1} << 30, out), DeviceFailure);  // SRAM beyond the opt-in limit
 
   launch("write_one", write_one, 1, 1, 0, out);  // the errors above are gone, and blame nobody else
   device->synchronize();

@@ -18,13 +18,15 @@ struct Type {
   int mantissa_bits, bias;
   uint16_t infinity;
 };
-const Type kTypes[] = {{Dtype::fp16, to_fp16, from_fp16, 10, 15, 0x7c00}, {Dtype::bf16, to_bf16, from_bf16, 7, 127, 0x7f80}};
+const Type kTypes[] = {
+    {Dtype::fp16, to_fp16, from_fp16, 10, 15, 0x7c00}, {Dtype::bf16, to_bf16, from_bf16, 7, 127, 0x7f80}};
 
 /// The value of the bits by the definition of the format.
 double defined_value(const Type& type, uint16_t bits) {
   const int exponent = (bits & 0x7fff) >> type.mantissa_bits, mantissa = bits & ((1 << type.mantissa_bits) - 1);
-  const double size = exponent == 0 ? std::ldexp(mantissa, 1 - type.bias - type.mantissa_bits)
-                                    : std::ldexp((1 << type.mantissa_bits) + mantissa, exponent - type.bias - type.mantissa_bits);
+  const double size =
+      exponent == 0 ? std::ldexp(mantissa, 1 - type.bias - type.mantissa_bits)
+                    : std::ldexp((1 << type.mantissa_bits) + mantissa, exponent - type.bias - type.mantissa_bits);
   return bits & 0x8000 ? -size : size;
 }
 
@@ -40,12 +42,9 @@ TEST_CASE("all 65536 patterns to float and back", "[half]") {
       const float value = type.from(bits);
       wrong_bits += type.to(value) != bits;
       const uint16_t magnitude = bits & 0x7fff;
-      if (magnitude > type.infinity)
-        nans += std::isnan(value);
-      else if (magnitude == type.infinity)
-        wrong_values += !same(value, bits & 0x8000 ? -INFINITY : INFINITY);
-      else
-        wrong_values += !same(value, static_cast<float>(defined_value(type, bits)));
+      if (magnitude > type.infinity) nans += std::isnan(value);
+      else if (magnitude == type.infinity) wrong_values += !same(value, bits & 0x8000 ? -INFINITY : INFINITY);
+      else wrong_values += !same(value, static_cast<float>(defined_value(type, bits)));
     }
     CHECK(wrong_values == 0);
     CHECK(wrong_bits == 0);

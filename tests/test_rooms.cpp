@@ -9,7 +9,8 @@
 #include "tests/catch.h"
 
 namespace {
-using Rooms = std::map<std::string, std::map<std::string, std::string>>;  // room -> room that it includes -> a file that does
+using Rooms =
+    std::map<std::string, std::map<std::string, std::string>>;  // room -> room that it includes -> a file that does
 
 /// The folder below common/ that a path lies in; "steps" for a step; "" for what is not ours.
 std::string room_of(const std::string& path) {
@@ -62,6 +63,7 @@ TEST_CASE("no two rooms include each other, and base includes nothing of ours") 
   CHECK(rooms.at("steps").count("tile") == 1);
   CHECK(find_circle(rooms) == "");
   CHECK(rooms.count("base") == 0);
-  CHECK(find_circle({{"a", {{"b", "a/x"}}}, {"b", {{"c", "b/y"}}}, {"c", {{"a", "c/z"}}}}) == "a -> b (a/x) -> c (b/y) -> a (c/z)");
+  CHECK(find_circle({{"a", {{"b", "a/x"}}}, {"b", {{"c", "b/y"}}}, {"c", {{"a", "c/z"}}}}) ==
+        "a -> b (a/x) -> c (b/y) -> a (c/z)");
   CHECK(find_circle({{"a", {{"b", "a/x"}, {"c", "a/y"}}}, {"b", {{"c", "b/z"}}}}) == "");
 }

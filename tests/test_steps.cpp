@@ -12,8 +12,9 @@ Case make_batched(int64_t batch, int64_t heads, int64_t seqlen_q, int64_t seqlen
   return c;
 }
 
-/// In fp32 by both products, with the default inputs: each tile on some ragged sizes, the default tile on the rest. A GPU
-/// takes them all. The tensor cores' product has one head, and a third of long rows: it is the slowest on the executor.
+/// In fp32 by both products, with the default inputs: each tile on some ragged sizes, the default tile on the rest. A
+/// GPU takes them all. The tensor cores' product has one head, and a third of long rows: it is the slowest on the
+/// executor.
 void check_fp32(Device& device, int64_t batch, int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim,
                 bool causal, Tiles tiles = Tiles::best) {
   if (device.kind() == DeviceKind::gpu) tiles = Tiles::all;

@@ -13,8 +13,10 @@ TEST_CASE("philox known answers", "[workload]") {
   // The test vectors that the paper's authors publish with their Random123 library (kat_vectors, philox4x32 10).
   using Words = std::array<uint32_t, 4>;
   CHECK(philox4x32({0, 0, 0, 0}, {0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  CHECK(philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  CHECK(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) == Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+  CHECK(philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}) ==
+        Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+        Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
 namespace {
@@ -92,7 +94,8 @@ TEST_CASE("outlier: the first columns of q and k, as randn elsewhere", "[workloa
     }
   }
   std::vector<float> values(130);
-  fill(values, parse_init("outlier:2:10"), InputTensor::k, 13, 1);  // rows of 13, and pieces of the generator that begin anywhere in them
+  fill(values, parse_init("outlier:2:10"), InputTensor::k, 13,
+       1);  // rows of 13, and pieces of the generator that begin anywhere in them
   auto expected = filled("randn", InputTensor::k, 1, 130);
   for (size_t n = 0; n < expected.size(); ++n) expected[n] *= n % 13 < 2 ? 10.0f : 1.0f;
   CHECK(values == expected);
@@ -101,8 +104,12 @@ TEST_CASE("outlier: the first columns of q and k, as randn elsewhere", "[workloa
 }
 
 TEST_CASE("parse_init refuses what it does not know", "[workload]") {
-  for (const std::string bad : {"", "rand", "randn:", "randn:x", "randn:0", "randn:-1", "randn:1x", "randn:nan", "randn:1e39", "const", "const:", "const:inf", "const:1,5", "Ones", "outliers", "outlier:", "outlier:2", "outlier:0:40",
-                               "outlier:1.5:40", "outlier:x:40", "outlier:1:", "outlier:1:x", "outlier:1:40:1", "outlier:-1:40", "outlier:1:inf"}) {
+  for (const std::string bad :
+       {"",           "rand",        "randn:",         "randn:x",        "randn:0",
+        "randn:-1",   "randn:1x",    "randn:nan",      "randn:1e39",     "const",
+        "const:",     "const:inf",   "const:1,5",      "Ones",           "outliers",
+        "outlier:",   "outlier:2",   "outlier:0:40",   "outlier:1.5:40", "outlier:x:40",
+        "outlier:1:", "outlier:1:x", "outlier:1:40:1", "outlier:-1:40",  "outlier:1:inf"}) {
     INFO(bad);
     CHECK_THROWS_AS(parse_init(bad), BadArguments);
     try {

@@ -15,10 +15,17 @@ struct ExitError : std::runtime_error {
 
 struct CheckFailed : ExitError {  // a wrong result, or a finding of the CPU executor
   std::vector<std::string> also;  // what else was found, a line each
-  explicit CheckFailed(const std::string& line, std::vector<std::string> more = {}) : ExitError(1, line), also(std::move(more)) {}
+  explicit CheckFailed(const std::string& line, std::vector<std::string> more = {})
+      : ExitError(1, line), also(std::move(more)) {}
 };
-struct BadArguments : ExitError { explicit BadArguments(const std::string& line) : ExitError(2, line) {} };    // flags, sizes, files
-struct Unsupported : ExitError { explicit Unsupported(const std::string& line) : ExitError(3, line) {} };      // this step cannot serve this device or shape
-struct DeviceFailure : ExitError { explicit DeviceFailure(const std::string& line) : ExitError(4, line) {} };  // CUDA error, out of memory
+struct BadArguments : ExitError {
+  explicit BadArguments(const std::string& line) : ExitError(2, line) {}
+};  // flags, sizes, files
+struct Unsupported : ExitError {
+  explicit Unsupported(const std::string& line) : ExitError(3, line) {}
+};  // this step cannot serve this device or shape
+struct DeviceFailure : ExitError {
+  explicit DeviceFailure(const std::string& line) : ExitError(4, line) {}
+};  // CUDA error, out of memory
 
 }  // namespace attention

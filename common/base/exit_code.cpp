@@ -37,7 +37,8 @@ int exit_code_of(const std::function<void()>& run) {
   const bool lost = std::ferror(stdout) != 0;
   errno = 0;
   if ((std::fflush(stdout) != 0 || lost) && ending.code == 0)
-    ending = {2, std::string("standard output cannot be written") + (errno ? std::string(": ") + std::strerror(errno) : "")};
+    ending = {
+        2, std::string("standard output cannot be written") + (errno ? std::string(": ") + std::strerror(errno) : "")};
   if (!ending.line.empty()) std::fprintf(stderr, "%s\n", ending.line.c_str());
   return ending.code;
 }

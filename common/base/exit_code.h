@@ -12,7 +12,8 @@ struct Ending {
   std::string line;
 };
 
-/// Runs `run`. The code of an ExitError (error.h); 4 for any other exception, also where memory or threads have run out.
+/// Runs `run`. The code of an ExitError (error.h); 4 for any other exception, also where memory or threads have run
+/// out.
 Ending end_of(const std::function<void()>& run);
 
 /// What main() returns. Prints the line on stderr; what was printed on stdout and could not be written ends with 2.

@@ -17,13 +17,16 @@ namespace attention {
 namespace {
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) { throw BadArguments(path + ": cannot be written: " + why); }
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw BadArguments(path + ": cannot be written: " + why);
+}
 
 /// Where a symbolic link leads, also one that leads to nothing yet.
 std::string follow(const std::string& path) {
   fs::path target = path;
   std::error_code error;
-  for (int links = 0; links < 40 && fs::is_symlink(target, error); ++links) target = target.parent_path() / fs::read_symlink(target, error);
+  for (int links = 0; links < 40 && fs::is_symlink(target, error); ++links)
+    target = target.parent_path() / fs::read_symlink(target, error);
   return target.string();
 }
 
@@ -70,7 +73,8 @@ void refuse_unwritable(const std::string& named, const std::string& flag) {
   const std::string target = follow(named);
   const fs::path parent = fs::path(target).parent_path();
   if (fs::is_directory(target)) refuse(path, "it is a folder");
-  if (written_in_place(target) ? access(target.c_str(), W_OK) != 0 : access(parent.empty() ? "." : parent.c_str(), W_OK) != 0)
+  if (written_in_place(target) ? access(target.c_str(), W_OK) != 0
+                               : access(parent.empty() ? "." : parent.c_str(), W_OK) != 0)
     refuse(path, std::string(std::strerror(errno)) + (errno == ENOENT ? " (its folder)" : ""));
 }
 
@@ -82,7 +86,8 @@ void WholeFiles::add(const std::string& path, const std::vector<std::span<const 
   if (!in_place) files_.push_back({path, part, target, take_slot(part)});
   errno = 0;
   std::ofstream file(part, std::ios::binary | std::ios::trunc);
-  for (const auto& bytes : parts) file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  for (const auto& bytes : parts)
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   file.close();  // a full disk may show only here
   if (!file) refuse(path, std::strerror(errno ? errno : EIO));
 }

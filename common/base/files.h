@@ -8,11 +8,12 @@
 
 namespace attention {
 
-/// Throws BadArguments, "<flag> <path>: cannot be written: why", for a name under which no file can be written: asked before a run, not after it.
+/// Throws BadArguments, "<flag> <path>: cannot be written: why", for a name under which no file can be written: asked
+/// before a run, not after it.
 void refuse_unwritable(const std::string& path, const std::string& flag = "");
 
-/// All of these files, or none. A symbolic link stays one, its target is written; what is there and is no regular file (/dev/null, a
-/// pipe) is written to, as a shell's > does.
+/// All of these files, or none. A symbolic link stays one, its target is written; what is there and is no regular file
+/// (/dev/null, a pipe) is written to, as a shell's > does.
 class WholeFiles {
  public:
   WholeFiles() = default;

@@ -27,7 +27,8 @@ int64_t round_all(Dtype dtype, std::span<float> values) {
       if (std::isinf(rounded) && !std::isinf(values[n])) here = n;
       values[n] = rounded;
     }
-    for (int64_t seen = first; here < seen && !first.compare_exchange_weak(seen, here);) {}
+    for (int64_t seen = first; here < seen && !first.compare_exchange_weak(seen, here);) {
+    }
   });
   return first == kNone ? -1 : first.load();
 }

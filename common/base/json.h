@@ -20,11 +20,14 @@ inline Json or_null(const std::string& text) { return text.empty() ? Json() : Js
 inline Json or_null(double number) { return std::isfinite(number) ? Json(number) : Json(); }
 
 /// object[key] = value and, where that is null, object[reason_key] = reason.
-inline void put(Json& object, const std::string& key, Json value, const std::string& reason, const std::string& reason_key) {
+inline void put(Json& object, const std::string& key, Json value, const std::string& reason,
+                const std::string& reason_key) {
   const bool missing = value.is_null();
   object[key] = std::move(value);
   if (missing) object[reason_key] = reason;
 }
-inline void put(Json& object, const std::string& key, Json value, const std::string& reason) { put(object, key, std::move(value), reason, key + "_reason"); }
+inline void put(Json& object, const std::string& key, Json value, const std::string& reason) {
+  put(object, key, std::move(value), reason, key + "_reason");
+}
 
 }  // namespace attention

@@ -1,4 +1,5 @@
-// Host threads for the parts of the harness that touch every element: filling inputs, the reference on a CPU, the comparison.
+// Host threads for the parts of the harness that touch every element: filling inputs, the reference on a CPU, the
+// comparison.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 
 namespace attention {
 
-/// Calls work(n) once for each n in [0, items), on all cores, in no particular order; items are handed out one at a time, so
-/// they may differ in cost. Returns when all are done; rethrows the first exception.
+/// Calls work(n) once for each n in [0, items), on all cores, in no particular order; items are handed out one at a
+/// time, so they may differ in cost. Returns when all are done; rethrows the first exception.
 template <class Work>
 void parallel_for(int64_t items, const Work& work) {
   std::atomic<int64_t> next{0};

@@ -6,9 +6,21 @@ namespace attention {
 
 namespace {
 using Kind = TensorInfo::Kind;
-constexpr TensorInfo kTensors[] = {{"Q", "q"}, {"K", "k", Kind::rows, true}, {"V", "v", Kind::rows, true}, {"O", "o"}, {"LSE", "lse", Kind::row_scalars},
-                                   {"dO", "do"}, {"dQ", "dq"}, {"dK", "dk", Kind::rows, true}, {"dV", "dv", Kind::rows, true},
-                                   {"S", "s", Kind::pairs}, {"P", "p", Kind::pairs}, {"dP", "dp", Kind::pairs}, {"dS", "ds", Kind::pairs}, {"delta", "delta", Kind::row_scalars}};
+constexpr TensorInfo kTensors[] = {
+    {"Q", "q"},
+    {"K", "k", Kind::rows, true},
+    {"V", "v", Kind::rows, true},
+    {"O", "o"},
+    {"LSE", "lse", Kind::row_scalars},
+    {"dO", "do"},
+    {"dQ", "dq"},
+    {"dK", "dk", Kind::rows, true},
+    {"dV", "dv", Kind::rows, true},
+    {"S", "s", Kind::pairs},
+    {"P", "p", Kind::pairs},
+    {"dP", "dp", Kind::pairs},
+    {"dS", "ds", Kind::pairs},
+    {"delta", "delta", Kind::row_scalars}};
 constexpr int kOutputs = 3, kGradients = 6, kForward = 5, kAll = 9;  // where they begin or end: O, dQ; LSE, dV
 
 std::vector<const TensorInfo*> range(int begin, int end) {
@@ -32,11 +44,14 @@ int64_t TensorInfo::elements(const Problem& p) const {
 }
 
 const TensorInfo* find_tensor(const std::string& name) {
-  const auto found = std::find_if(std::begin(kTensors), std::end(kTensors), [&](const TensorInfo& t) { return name == t.name || name == t.file; });
+  const auto found = std::find_if(
+      std::begin(kTensors), std::end(kTensors), [&](const TensorInfo& t) { return name == t.name || name == t.file; });
   return found == std::end(kTensors) ? nullptr : &*found;
 }
 
 std::vector<const TensorInfo*> tensors_of_run(bool backward) { return range(0, backward ? kAll : kForward); }
-std::vector<const TensorInfo*> outputs_of(bool backward) { return backward ? range(kGradients, kAll) : range(kOutputs, kForward); }
+std::vector<const TensorInfo*> outputs_of(bool backward) {
+  return backward ? range(kGradients, kAll) : range(kOutputs, kForward);
+}
 
 }  // namespace attention

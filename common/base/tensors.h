@@ -10,9 +10,13 @@
 namespace attention {
 
 struct TensorInfo {
-  enum class Kind { rows, row_scalars, pairs };  // [batch, heads, N, head_dim]; [batch, heads, N], fp32; [batch, heads, seqlen_q, seqlen_k]
-  const char* name;      // in formulas and reports: "dK"
-  const char* file;      // in files and checks: "dk"
+  enum class Kind {
+    rows,
+    row_scalars,
+    pairs
+  };                 // [batch, heads, N, head_dim]; [batch, heads, N], fp32; [batch, heads, seqlen_q, seqlen_k]
+  const char* name;  // in formulas and reports: "dK"
+  const char* file;  // in files and checks: "dk"
   Kind kind = Kind::rows;
   bool of_keys = false;  // N is seqlen_k
 

@@ -8,9 +8,13 @@ const char* dtype_name(Dtype dtype) { return dtype == Dtype::fp32 ? "fp32" : dty
 
 std::string tile_name(TileShape shape) { return fmt::format("{}x{}", shape.br, shape.bc); }
 
-const char* product_name(const Problem& p) { return p.dtype != Dtype::fp32 || p.on_tensor_cores ? "tensor-cores" : "cuda-cores"; }
+const char* product_name(const Problem& p) {
+  return p.dtype != Dtype::fp32 || p.on_tensor_cores ? "tensor-cores" : "cuda-cores";
+}
 
-std::string type_and_product(const Problem& p) { return fmt::format("{}{}", dtype_name(p.dtype), p.on_tensor_cores ? " on tensor cores" : ""); }
+std::string type_and_product(const Problem& p) {
+  return fmt::format("{}{}", dtype_name(p.dtype), p.on_tensor_cores ? " on tensor cores" : "");
+}
 
 std::string human_bytes(int64_t bytes) {
   const double value = static_cast<double>(bytes);

@@ -39,23 +39,32 @@ struct Call {
 
 Call make_call(const char* step_id, const std::string& method_name, const AttentionProblem* asked) {
   if (!step_id || !asked) throw BadArguments("a null pointer where a step's name and a problem are needed");
-  if (asked->device != kAttentionOnCpu && asked->device != kAttentionOnGpu) throw BadArguments(fmt::format("device {}: 0 is the CPU executor, 1 the GPU", asked->device));
-  if (asked->dtype < kAttentionFp32 || asked->dtype > kAttentionBf16) throw BadArguments(fmt::format("dtype {}: 0 is fp32, 1 fp16, 2 bf16", asked->dtype));
+  if (asked->device != kAttentionOnCpu && asked->device != kAttentionOnGpu)
+    throw BadArguments(fmt::format("device {}: 0 is the CPU executor, 1 the GPU", asked->device));
+  if (asked->dtype < kAttentionFp32 || asked->dtype > kAttentionBf16)
+    throw BadArguments(fmt::format("dtype {}: 0 is fp32, 1 fp16, 2 bf16", asked->dtype));
   if (asked->product < kAttentionUsualProduct || asked->product > kAttentionTensorCores)
-    throw BadArguments(fmt::format("product {}: 0 is the type's usual one, 1 the CUDA cores', 2 the tensor cores'", asked->product));
-  if (std::min({asked->batch, asked->heads, asked->seqlen_q, asked->seqlen_k, asked->head_dim}) < 1) throw BadArguments("sizes must be positive");
-  if (asked->splits < 0) throw BadArguments(fmt::format("splits {}: at least 1, or 0 for the step's own choice", asked->splits));
-  if (!std::isfinite(asked->softmax_scale) || asked->softmax_scale <= 0) throw BadArguments("softmax_scale must be a finite number above 0");
+    throw BadArguments(
+        fmt::format("product {}: 0 is the type's usual one, 1 the CUDA cores', 2 the tensor cores'", asked->product));
+  if (std::min({asked->batch, asked->heads, asked->seqlen_q, asked->seqlen_k, asked->head_dim}) < 1)
+    throw BadArguments("sizes must be positive");
+  if (asked->splits < 0)
+    throw BadArguments(fmt::format("splits {}: at least 1, or 0 for the step's own choice", asked->splits));
+  if (!std::isfinite(asked->softmax_scale) || asked->softmax_scale <= 0)
+    throw BadArguments("softmax_scale must be a finite number above 0");
   if (asked->tile_br < 0 || asked->tile_bc < 0 || (asked->tile_br == 0) != (asked->tile_bc == 0))
-    throw BadArguments(fmt::format("tile {}x{}: both sizes, or 0x0 for the step's own choice", asked->tile_br, asked->tile_bc));
+    throw BadArguments(
+        fmt::format("tile {}x{}: both sizes, or 0x0 for the step's own choice", asked->tile_br, asked->tile_bc));
 
   const DeviceKind kind = asked->device == kAttentionOnGpu ? DeviceKind::gpu : DeviceKind::cpu;
   const Step* step = find_step(kind, step_id);
   if (!step) {
-    if (kind == DeviceKind::gpu && find_step(DeviceKind::cpu, step_id)) throw Unsupported(fmt::format("{} has no GPU kernels in this build", step_id));
+    if (kind == DeviceKind::gpu && find_step(DeviceKind::cpu, step_id))
+      throw Unsupported(fmt::format("{} has no GPU kernels in this build", step_id));
     throw BadArguments(fmt::format("no {} here; there are {}", step_id, fmt::join(registered_steps(kind), ", ")));
   }
-  const auto method = std::find_if(step->methods.begin(), step->methods.end(), [&](const Method& m) { return m.name == method_name; });
+  const auto method =
+      std::find_if(step->methods.begin(), step->methods.end(), [&](const Method& m) { return m.name == method_name; });
   if (method == step->methods.end()) throw BadArguments(fmt::format("{} has no method \"{}\"", step_id, method_name));
 
   Options options;
@@ -91,7 +100,8 @@ Workspace lay_out(const Call& call) {
 
 void require(const char* name, const void* address, int64_t alignment = kTensorAlignment) {
   if (!address) throw BadArguments(fmt::format("{} is null", name));
-  if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(alignment) != 0) throw BadArguments(fmt::format("{} is not aligned to {} bytes", name, alignment));
+  if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(alignment) != 0)
+    throw BadArguments(fmt::format("{} is not aligned to {} bytes", name, alignment));
 }
 
 Tensors make_tensors(const Call& call, const AttentionTensors* t, void* memory) {
@@ -103,7 +113,9 @@ Tensors make_tensors(const Call& call, const AttentionTensors* t, void* memory) 
   require("lse", t->lse);
   Workspace workspace = lay_out(call);
   if (workspace.bytes > 0) require("workspace", memory, kWorkspaceAlignment);
-  const auto scratch = [memory, workspace = std::move(workspace)](const std::string& name) -> void* { return static_cast<char*>(memory) + workspace.offset.at(name); };
+  const auto scratch = [memory, workspace = std::move(workspace)](const std::string& name) -> void* {
+    return static_cast<char*>(memory) + workspace.offset.at(name);
+  };
   return {t->q, t->k, t->v, t->o, t->lse, t->d_o, t->dq, t->dk, t->dv, scratch};
 }
 
@@ -120,7 +132,8 @@ int guarded(char* error, int error_size, const std::function<void()>& work) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   const Ending ending = end_of(work);
-  if (ending.code != 0 && error && error_size > 0) std::snprintf(error, static_cast<size_t>(error_size), "%s", ending.line.c_str());
+  if (ending.code != 0 && error && error_size > 0)
+    std::snprintf(error, static_cast<size_t>(error_size), "%s", ending.line.c_str());
   return ending.code;
 }
 
@@ -129,26 +142,33 @@ int guarded(char* error, int error_size, const std::function<void()>& work) {
 
 using namespace attention;
 
-int attention_plan(const char* step, const char* method, const AttentionProblem* problem, AttentionPlan* plan, char* error, int error_size) {
+int attention_plan(const char* step, const char* method, const AttentionProblem* problem, AttentionPlan* plan,
+                   char* error, int error_size) {
   return guarded(error, error_size, [&] {
     if (!plan || !method) throw BadArguments("a null pointer where a method's name and a plan are needed");
     const Call call = make_call(step, method, problem);
     const std::vector<KernelCost> kernels = call.method->cost(call.problem);
     int64_t executed = 0;
     for (const KernelCost& kernel : kernels) executed += kernel.executed_flops;
-    *plan = {call.problem.tile.br, call.problem.tile.bc, lay_out(call).bytes, static_cast<int32_t>(kernels.size()), useful_flops(call.problem, call.method->backward), executed};
+    *plan = {call.problem.tile.br,
+             call.problem.tile.bc,
+             lay_out(call).bytes,
+             static_cast<int32_t>(kernels.size()),
+             useful_flops(call.problem, call.method->backward),
+             executed};
   });
 }
 
-int attention_forward(const char* step, const AttentionProblem* problem, const AttentionTensors* tensors, void* workspace, char* error, int error_size) {
+int attention_forward(const char* step, const AttentionProblem* problem, const AttentionTensors* tensors,
+                      void* workspace, char* error, int error_size) {
   return guarded(error, error_size, [&] {
     const Call call = make_call(step, "forward", problem);
     call.method->run(call.problem, make_tensors(call, tensors, workspace));
   });
 }
 
-int attention_backward_prepare(const char* step, const char* method, const AttentionProblem* problem, const AttentionTensors* tensors, void* workspace, char* error,
-                               int error_size) {
+int attention_backward_prepare(const char* step, const char* method, const AttentionProblem* problem,
+                               const AttentionTensors* tensors, void* workspace, char* error, int error_size) {
   return guarded(error, error_size, [&] {
     if (!method) throw BadArguments("a null pointer where a method's name is needed");
     const Call call = make_call(step, method, problem);
@@ -157,8 +177,8 @@ int attention_backward_prepare(const char* step, const char* method, const Atten
   });
 }
 
-int attention_backward(const char* step, const char* method, const AttentionProblem* problem, const AttentionTensors* tensors, void* workspace, char* error,
-                       int error_size) {
+int attention_backward(const char* step, const char* method, const AttentionProblem* problem,
+                       const AttentionTensors* tensors, void* workspace, char* error, int error_size) {
   return guarded(error, error_size, [&] {
     if (!method) throw BadArguments("a null pointer where a method's name is needed");
     const Call call = make_call(step, method, problem);
@@ -171,8 +191,10 @@ int attention_backward(const char* step, const char* method, const AttentionProb
 const char* attention_build(void) {
   static const std::string line = [] {
     const auto known = [](const char* text) { return *text ? text : "unknown"; };
-    std::string text = fmt::format("commit {}, {} {}", known(build_info::kGitCommit), build_info::kCompiler, build_info::kBuildType);
-    if (*build_info::kCuda) text += fmt::format(", CUDA {} for sm_{}", build_info::kCuda, build_info::kCudaArchitectures);
+    std::string text =
+        fmt::format("commit {}, {} {}", known(build_info::kGitCommit), build_info::kCompiler, build_info::kBuildType);
+    if (*build_info::kCuda)
+      text += fmt::format(", CUDA {} for sm_{}", build_info::kCuda, build_info::kCudaArchitectures);
     return text;
   }();
   return line.c_str();

@@ -16,8 +16,8 @@
 extern "C" {
 #endif
 
-enum { kAttentionOnCpu = 0, kAttentionOnGpu = 1 };                    /* AttentionProblem::device */
-enum { kAttentionFp32 = 0, kAttentionFp16 = 1, kAttentionBf16 = 2 };  /* AttentionProblem::dtype */
+enum { kAttentionOnCpu = 0, kAttentionOnGpu = 1 };                   /* AttentionProblem::device */
+enum { kAttentionFp32 = 0, kAttentionFp16 = 1, kAttentionBf16 = 2 }; /* AttentionProblem::dtype */
 /* AttentionProblem::product, --product of the command line: fp32 alone has the choice, and takes the CUDA cores unless told. On
    tensor cores no call looks for numbers that cannot be split (docs/exact-tensor-cores.md, "What it cannot hold"): that is the
    caller's, as every check is. */
@@ -46,26 +46,29 @@ typedef struct {
 /* What a call of one method asks for. */
 typedef struct {
   int32_t tile_br, tile_bc;
-  int64_t workspace_bytes; /* scratch beyond the tensors above: S and P in step01 and step02, P, dP, dS or delta in step05 */
+  int64_t
+      workspace_bytes; /* scratch beyond the tensors above: S and P in step01 and step02, P, dP, dS or delta in step05 */
   int32_t kernels;
   int64_t useful_flops, executed_flops;
 } AttentionPlan;
 
 /* `method` is "forward" or, in step05, "standard backward" or "recompute backward". */
-int attention_plan(const char* step, const char* method, const AttentionProblem* problem, AttentionPlan* plan, char* error, int error_size);
+int attention_plan(const char* step, const char* method, const AttentionProblem* problem, AttentionPlan* plan,
+                   char* error, int error_size);
 
 /* Reads q, k, v; writes o and lse. `workspace`: workspace_bytes of attention_plan, 256-byte aligned (null where that is 0). */
-int attention_forward(const char* step, const AttentionProblem* problem, const AttentionTensors* tensors, void* workspace, char* error, int error_size);
+int attention_forward(const char* step, const AttentionProblem* problem, const AttentionTensors* tensors,
+                      void* workspace, char* error, int error_size);
 
 /* Writes what this backward reads and a forward of its own would have left: lse and, for the recompute backward, o (so after any
    step's forward it needs no prepare); for the standard backward P in `workspace`, which must stay as it is until
    attention_backward. */
-int attention_backward_prepare(const char* step, const char* method, const AttentionProblem* problem, const AttentionTensors* tensors, void* workspace, char* error,
-                               int error_size);
+int attention_backward_prepare(const char* step, const char* method, const AttentionProblem* problem,
+                               const AttentionTensors* tensors, void* workspace, char* error, int error_size);
 
 /* Reads q, k, v, d_o and o and lse (recompute) or P (standard); writes dq, dk, dv. `o` and `lse` must be there for both. */
-int attention_backward(const char* step, const char* method, const AttentionProblem* problem, const AttentionTensors* tensors, void* workspace, char* error,
-                       int error_size);
+int attention_backward(const char* step, const char* method, const AttentionProblem* problem,
+                       const AttentionTensors* tensors, void* workspace, char* error, int error_size);
 
 /* One line: the steps' git commit, the compiler and, where there is one, the CUDA version and architectures. */
 const char* attention_build(void);

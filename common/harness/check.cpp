@@ -40,7 +40,8 @@ struct Tally {
   }
 
   void add(const Tally& other) {
-    if (other.worst_at >= 0 && (worst_at < 0 || other.worst > worst || (other.worst == worst && other.worst_at < worst_at))) {
+    if (other.worst_at >= 0 &&
+        (worst_at < 0 || other.worst > worst || (other.worst == worst && other.worst_at < worst_at))) {
       worst = other.worst;
       worst_at = other.worst_at;
     }
@@ -57,9 +58,9 @@ double growth(const Problem& problem) {
   return std::sqrt(std::max(1.0, static_cast<double>(std::max(problem.seqlen_q, problem.seqlen_k)) / kFlatUpTo));
 }
 
-/// A relative L2 error says something where many terms average out. With two keys a gradient may cancel to a thousandth of its terms in
-/// every row, and a correct fp32 result then exceeds the bound up to 50 times (20000 times at head_dim 1); from these limits on it
-/// stayed below half of the bound on 3000 random problems.
+/// A relative L2 error says something where many terms average out. With two keys a gradient may cancel to a thousandth
+/// of its terms in every row, and a correct fp32 result then exceeds the bound up to 50 times (20000 times at head_dim
+/// 1); from these limits on it stayed below half of the bound on 3000 random problems.
 bool enough_for_l2(const Problem& problem, int64_t rows) {
   constexpr int64_t kKeys = 16, kDims = 8, kElements = 1024;
   return problem.seqlen_k >= kKeys && problem.head_dim >= kDims && rows * problem.head_dim >= kElements;
@@ -67,15 +68,18 @@ bool enough_for_l2(const Problem& problem, int64_t rows) {
 
 }  // namespace
 
-double tolerance(const Problem& problem) { return problem.dtype == Dtype::fp32 ? 1e-6 * growth(problem) : 2 * unit_roundoff(problem.dtype); }
+double tolerance(const Problem& problem) {
+  return problem.dtype == Dtype::fp32 ? 1e-6 * growth(problem) : 2 * unit_roundoff(problem.dtype);
+}
 
 std::optional<double> l2_bound(const Problem& problem, const std::string& output) {
   if (problem.dtype != Dtype::fp32) return std::nullopt;
   return (output == "o" || output == "lse" ? 1e-6 : 2e-6) * growth(problem);
 }
 
-CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual, const ReferenceTensor& reference,
-                         const Selection& selection, bool default_inputs, bool stored_pairs, double factor) {
+CheckResult check_output(const std::string& output, const Problem& problem, std::span<const float> actual,
+                         const ReferenceTensor& reference, const Selection& selection, bool default_inputs,
+                         bool stored_pairs, double factor) {
   const bool by_key = find_tensor(output)->of_keys;
   const int64_t rows_per_head = by_key ? problem.seqlen_k : problem.seqlen_q;
   const std::vector<HeadRow>& listed = by_key ? selection.keys : selection.queries;
@@ -96,7 +100,8 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
     return result;
   }
   if (static_cast<int64_t>(actual.size()) != result.elements) {
-    result.reason = output + ": has " + std::to_string(actual.size()) + " elements instead of " + std::to_string(result.elements);
+    result.reason =
+        output + ": has " + std::to_string(actual.size()) + " elements instead of " + std::to_string(result.elements);
     return result;
   }
 
@@ -147,34 +152,42 @@ CheckResult check_output(const std::string& output, const Problem& problem, std:
     const auto& at = result.worst_index;
     constexpr int kDigits = 9;  // as many as tell any two floats apart
     const double value = actual[((at[0] * problem.heads + at[1]) * rows_per_head + at[2]) * cols + at[3]];
-    result.reason = fmt::format("{}: {} of {} elements are off by more than {:.3g} of their allowance{}, worst at [{}, {}, {}, {}]: {:.{}g} instead of {:.{}g}", output,
-                                tally.failures, result.checked, result.tolerance, rounded ? " and their own rounding" : "", at[0], at[1], at[2], at[3], value, kDigits,
-                                reference.value[tally.worst_at], kDigits);
+    result.reason = fmt::format(
+        "{}: {} of {} elements are off by more than {:.3g} of their allowance{}, worst at [{}, {}, {}, {}]: {:.{}g} "
+        "instead of {:.{}g}",
+        output, tally.failures, result.checked, result.tolerance, rounded ? " and their own rounding" : "", at[0],
+        at[1], at[2], at[3], value, kDigits, reference.value[tally.worst_at], kDigits);
   } else if (result.l2_judged && !l2_holds) {
-    result.reason = fmt::format("{}: relative L2 error {:.3g} exceeds {:.3g}", output, *result.relative_l2, *result.l2_bound);
+    result.reason =
+        fmt::format("{}: relative L2 error {:.3g} exceeds {:.3g}", output, *result.relative_l2, *result.l2_bound);
   }
   result.pass = result.reason.empty();
   return result;
 }
 
-std::string describe_overflow(const std::string& output, const Problem& problem, const Reference& reference, bool stored_pairs) {
+std::string describe_overflow(const std::string& output, const Problem& problem, const Reference& reference,
+                              bool stored_pairs) {
   struct Kept {
     std::string name;
     double largest;
     Dtype dtype;
   };
   const Dtype pairs = stored_pairs ? problem.dtype : Dtype::fp32;
-  std::vector<Kept> kept = {{"Q K^T", reference.largest_score / std::abs(problem.softmax_scale), Dtype::fp32}, {"S", reference.largest_score, pairs}};
+  std::vector<Kept> kept = {{"Q K^T", reference.largest_score / std::abs(problem.softmax_scale), Dtype::fp32},
+                            {"S", reference.largest_score, pairs}};
   if (output == "dq" || output == "dk") {
     kept.push_back({"dP", reference.largest_dp, pairs});
     kept.push_back({"dS", reference.largest_ds, problem.dtype});
   }
   double largest = 0;
-  for (const double value : reference.find(output).value) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0);  // LSE may be -inf
+  for (const double value : reference.find(output).value)
+    largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0);  // LSE may be -inf
   kept.push_back({output, largest, output == "lse" ? Dtype::fp32 : problem.dtype});
   for (const Kept& value : kept) {
     const double limit = largest_number(value.dtype);
-    if (value.largest > limit) return fmt::format("{} exceeds {}'s {:.6g}: up to {:.6g}", value.name, dtype_name(value.dtype), limit, value.largest);
+    if (value.largest > limit)
+      return fmt::format(
+          "{} exceeds {}'s {:.6g}: up to {:.6g}", value.name, dtype_name(value.dtype), limit, value.largest);
   }
   return "";
 }
@@ -183,7 +196,9 @@ std::string verdict(bool pass, Dtype dtype, const Reference& reference) {
   constexpr double kLargestClaimed = 64;
   if (!pass) return "FAIL";
   if (!(reference.largest_weight > kLargestClaimed)) return "PASS";
-  return fmt::format("PASS, {} not claimed: scores up to {:.3g}", dtype == Dtype::fp32 ? "1e-6" : std::string("2u of ") + dtype_name(dtype), reference.largest_score);
+  return fmt::format(
+      "PASS, {} not claimed: scores up to {:.3g}",
+      dtype == Dtype::fp32 ? "1e-6" : std::string("2u of ") + dtype_name(dtype), reference.largest_score);
 }
 
 }  // namespace attention

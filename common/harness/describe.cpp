@@ -10,7 +10,8 @@
 namespace attention {
 
 namespace {
-constexpr int kCapabilities[] = {0, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};  // 0: the CPU executor; the GPUs that CUDA 13 compiles for
+constexpr int kCapabilities[] = {
+    0, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121};  // 0: the CPU executor; the GPUs that CUDA 13 compiles for
 constexpr int kMostHeadDim = 512;
 
 Problem problem_of(int capability, Dtype dtype, bool on_tensor_cores, int head_dim) {
@@ -77,15 +78,18 @@ void put_served(Json& json, const Step& step) {
   capabilities.erase(std::unique(capabilities.begin(), capabilities.end()), capabilities.end());
   const bool on_cpu = find_step(DeviceKind::cpu, step.id) && !capabilities.empty() && capabilities.front() == 0;
   if (!capabilities.empty() && capabilities.front() == 0) capabilities.erase(capabilities.begin());
-  Json gpu = {{"compiled", step.methods.empty() ? find_gpu().compiled_in : find_step(DeviceKind::gpu, step.id) != nullptr}};
-  if (!capabilities.empty()) gpu[capabilities.size() == 1 ? "capability_exactly" : "capability_at_least"] = capabilities.front();
+  Json gpu = {
+      {"compiled", step.methods.empty() ? find_gpu().compiled_in : find_step(DeviceKind::gpu, step.id) != nullptr}};
+  if (!capabilities.empty())
+    gpu[capabilities.size() == 1 ? "capability_exactly" : "capability_at_least"] = capabilities.front();
   json["devices"] = {{"cpu", on_cpu}, {"gpu", gpu}};
 }
 
 }  // namespace
 
 std::string describe(const Step& step) {
-  Json json = {{"id", step.id}, {"kind", step.kind}, {"title", step.title}, {"idea", step.idea}, {"chapter", step.chapter}, {"methods", Json::array()}, {"passes", Json::array()}};
+  Json json = {{"id", step.id},           {"kind", step.kind},        {"title", step.title},    {"idea", step.idea},
+               {"chapter", step.chapter}, {"methods", Json::array()}, {"passes", Json::array()}};
   bool passes[2] = {false, false};  // by Method::backward
   for (const Method& method : step.methods) {
     json["methods"].push_back({{"name", method.name}, {"backward", method.backward}});
@@ -98,7 +102,9 @@ std::string describe(const Step& step) {
   json["baseline"] = step.methods.empty() ? "" : baseline(step, passes[true]);
   json["before"] = step_before(step);
   json["techniques"] = Json::array();
-  for (const Technique& technique : step.techniques) json["techniques"].push_back({{"name", technique.name}, {"without", technique.without}, {"option", technique.option()}});
+  for (const Technique& technique : step.techniques)
+    json["techniques"].push_back(
+        {{"name", technique.name}, {"without", technique.without}, {"option", technique.option()}});
   return json.dump(2) + "\n";
 }
 

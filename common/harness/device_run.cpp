@@ -7,7 +7,9 @@
 
 namespace attention {
 
-DeviceRun::DeviceRun(Device& device, const Problem& problem, const std::vector<Scratch>& scratch, const HostInputs& inputs) : device_(device), problem_(problem) {
+DeviceRun::DeviceRun(Device& device, const Problem& problem, const std::vector<Scratch>& scratch,
+                     const HostInputs& inputs)
+    : device_(device), problem_(problem) {
   for (const TensorInfo* tensor : tensors_of_run(!inputs.d_o.empty())) add(tensor->name, tensor->bytes(problem));
   for (const Scratch& buffer : scratch) add(buffer.name, buffer.bytes);
   for (const auto& [name, values] : {std::pair{"Q", inputs.q}, {"K", inputs.k}, {"V", inputs.v}, {"dO", inputs.d_o}}) {
@@ -19,7 +21,8 @@ DeviceRun::DeviceRun(Device& device, const Problem& problem, const std::vector<S
       device.copy_in(find(name), bits.data(), static_cast<int64_t>(bits.size() * sizeof(uint16_t)));
     }
   }
-  tensors_ = {find("Q"), find("K"), find("V"), find("O"), find("LSE"), find("dO"), find("dQ"), find("dK"), find("dV"), [this](const std::string& name) { return find(name); }};
+  tensors_ = {find("Q"),  find("K"),  find("V"),  find("O"),  find("LSE"),
+              find("dO"), find("dQ"), find("dK"), find("dV"), [this](const std::string& name) { return find(name); }};
 }
 
 DeviceRun::~DeviceRun() {
@@ -67,7 +70,9 @@ void DeviceRun::prepare(const Method& method) {
 std::vector<Output> DeviceRun::outputs(const Method& method) const {
   std::vector<Output> outputs;
   for (const TensorInfo* tensor : outputs_of(method.backward)) {
-    std::vector<float>& values = outputs.emplace_back(Output{tensor, std::vector<float>(static_cast<size_t>(tensor->elements(problem_)))}).values;
+    std::vector<float>& values =
+        outputs.emplace_back(Output{tensor, std::vector<float>(static_cast<size_t>(tensor->elements(problem_)))})
+            .values;
     if (tensor->dtype(problem_) == Dtype::fp32) {
       device_.copy_out(values.data(), find(tensor->name), tensor->bytes(problem_));
     } else {

@@ -1,4 +1,5 @@
-// One way to run a method on tensors of the host: they go to the device, the method runs, its outputs come back as floats.
+// One way to run a method on tensors of the host: they go to the device, the method runs, its outputs come back as
+// floats.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,14 @@ struct Output {
   std::vector<float> values;
 };
 
-/// The tensors of a run and the scratch of its methods, in the device's memory. Behind each lies a tail of NaN, so that a kernel
-/// which reads past the end, even only to multiply what it finds by 0, shows it: fresh memory is usually zero.
+/// The tensors of a run and the scratch of its methods, in the device's memory. Behind each lies a tail of NaN, so that
+/// a kernel which reads past the end, even only to multiply what it finds by 0, shows it: fresh memory is usually zero.
 class DeviceRun {
  public:
   static constexpr int64_t kTailBytes = 64 * 1024;
 
-  /// Allocates, all NaN, and copies the inputs in; with a backward where inputs.d_o is not empty. Throws DeviceFailure when it does not fit.
+  /// Allocates, all NaN, and copies the inputs in; with a backward where inputs.d_o is not empty. Throws DeviceFailure
+  /// when it does not fit.
   DeviceRun(Device& device, const Problem& problem, const std::vector<Scratch>& scratch, const HostInputs& inputs);
   ~DeviceRun();
   DeviceRun(const DeviceRun&) = delete;
@@ -35,7 +37,8 @@ class DeviceRun {
   /// NaN in the method's outputs: an element that a kernel forgets then shows.
   void poison_outputs(const Method& method);
 
-  /// Makes the device ready for method.run: NaN in its outputs, its scratch and SRAM, then method.prepare. O and LSE stay for a backward.
+  /// Makes the device ready for method.run: NaN in its outputs, its scratch and SRAM, then method.prepare. O and LSE
+  /// stay for a backward.
   void prepare(const Method& method);
 
   /// The outputs of a method that has run.

@@ -1,5 +1,5 @@
-// main() of every step: options, one run, report. Exit codes: 0 ok, 1 check failed, 2 bad arguments, 3 this step cannot serve
-// this device or shape, 4 CUDA error or out of memory; one line on stderr says what and what to do.
+// main() of every step: options, one run, report. Exit codes: 0 ok, 1 check failed, 2 bad arguments, 3 this step cannot
+// serve this device or shape, 4 CUDA error or out of memory; one line on stderr says what and what to do.
 #include "common/harness/json.h"
 #include "common/harness/program.h"
 #include "common/harness/report.h"

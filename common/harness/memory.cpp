@@ -13,11 +13,10 @@ std::vector<Scratch> shared_scratch(const Problem& problem, const std::vector<co
   std::vector<Scratch> shared;
   for (const Method* method : methods) {
     for (const Scratch& buffer : scratch_of(*method, problem)) {
-      const auto found = std::find_if(shared.begin(), shared.end(), [&](const Scratch& other) { return other.name == buffer.name; });
-      if (found == shared.end())
-        shared.push_back(buffer);
-      else
-        found->bytes = std::max(found->bytes, buffer.bytes);
+      const auto found =
+          std::find_if(shared.begin(), shared.end(), [&](const Scratch& other) { return other.name == buffer.name; });
+      if (found == shared.end()) shared.push_back(buffer);
+      else found->bytes = std::max(found->bytes, buffer.bytes);
     }
   }
   return shared;
@@ -44,7 +43,8 @@ std::string describe_shortage(int64_t free_bytes, int64_t needed, const std::vec
   if (names.empty()) return fmt::format("the tensors need {} bytes, {} are free", needed, free_bytes);
   std::string list = names.front();
   for (size_t n = 1; n < names.size(); ++n) list += (n + 1 == names.size() ? " and " : ", ") + names[n];
-  return fmt::format("{} {} {} bytes, {} are free", list, names.size() == 1 ? "needs" : "need", quadratic_bytes, free_bytes);
+  return fmt::format(
+      "{} {} {} bytes, {} are free", list, names.size() == 1 ? "needs" : "need", quadratic_bytes, free_bytes);
 }
 
 }  // namespace attention

@@ -24,8 +24,10 @@ namespace {
 int64_t parse_size(const std::string& flag, const std::string& text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc::result_out_of_range) throw BadArguments(fmt::format("{} {}: does not fit in 64 bits", flag, text));
-  if (error != std::errc() || end != text.data() + text.size()) throw BadArguments(fmt::format("{} {}: not a whole number", flag, text));
+  if (error == std::errc::result_out_of_range)
+    throw BadArguments(fmt::format("{} {}: does not fit in 64 bits", flag, text));
+  if (error != std::errc() || end != text.data() + text.size())
+    throw BadArguments(fmt::format("{} {}: not a whole number", flag, text));
   if (value < 1) throw BadArguments(fmt::format("{} {}: must be at least 1", flag, text));
   return value;
 }
@@ -68,7 +70,8 @@ float parse_scale(const std::string& text) {
 }
 
 template <class T>
-T parse_choice(const std::string& flag, const std::string& text, const std::vector<std::pair<std::string, T>>& choices) {
+T parse_choice(const std::string& flag, const std::string& text,
+               const std::vector<std::pair<std::string, T>>& choices) {
   std::string names;
   for (const auto& [name, value] : choices) {
     if (text == name) return value;
@@ -115,12 +118,15 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   };
   // read(flag, text) is called when the flag was typed.
   using Read = std::function<void(const std::string& flag, const std::string& text)>;
-  const auto value = [&](const std::string& name, const std::string& type, const std::string& text, Read read, bool first = false) {
-    const auto typed = [name, read](const std::string& what) { read(name, what); };
-    CLI::Option* option = app.add_option_function<std::string>(name, typed, text)->type_name(type);
-    if (!first) advanced.push_back(option);
+  const auto value =
+      [&](const std::string& name, const std::string& type, const std::string& text, Read read, bool first = false) {
+        const auto typed = [name, read](const std::string& what) { read(name, what); };
+        CLI::Option* option = app.add_option_function<std::string>(name, typed, text)->type_name(type);
+        if (!first) advanced.push_back(option);
+      };
+  const auto size = [](std::optional<int64_t>& target) -> Read {
+    return [&target](const std::string& flag, const std::string& text) { target = parse_size(flag, text); };
   };
-  const auto size = [](std::optional<int64_t>& target) -> Read { return [&target](const std::string& flag, const std::string& text) { target = parse_size(flag, text); }; };
   const auto name = [](std::string& target) -> Read {
     return [&target](const std::string& flag, const std::string& text) {
       if (text.empty()) throw BadArguments(flag + ": the name is empty");
@@ -129,7 +135,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   };
   const auto one_of = [](auto& target, auto... choices) -> Read {
     using T = typename std::tuple_element_t<0, std::tuple<decltype(choices)...>>::second_type;
-    return [&target, list = std::vector<std::pair<std::string, T>>{choices...}](const std::string& flag, const std::string& text) { target = parse_choice(flag, text, list); };
+    return [&target, list = std::vector<std::pair<std::string, T>>{choices...}](
+               const std::string& flag, const std::string& text) { target = parse_choice(flag, text, list); };
   };
   const auto choice = [](const char* called, auto value) { return std::pair{std::string(called), value}; };
   std::optional<int64_t> seqlen;
@@ -141,49 +148,79 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--heads", "H", "Heads (GPU 16, CPU 2)", size(options.heads), true);
   value("--head-dim", "d", "Length of a row of Q, K, V (64)", size(options.head_dim), true);
   flag("--causal", options.causal, "Query i sees the keys j <= i + Nk - Nq (bottom-right)", true);
-  value("--dtype", "TYPE", fmt::format("fp32, fp16 or bf16 ({}; float16 files that are loaded: fp16)", dtype_name(step.default_dtype)),
-        one_of(options.dtype, choice("fp32", Dtype::fp32), choice("fp16", Dtype::fp16), choice("bf16", Dtype::bf16)), true);
+  value("--dtype", "TYPE",
+        fmt::format("fp32, fp16 or bf16 ({}; float16 files that are loaded: fp16)", dtype_name(step.default_dtype)),
+        one_of(options.dtype, choice("fp32", Dtype::fp32), choice("fp16", Dtype::fp16), choice("bf16", Dtype::bf16)),
+        true);
   value("--device", "DEVICE", "auto, gpu or cpu; auto takes the CPU executor only when there is no GPU",
-        one_of(options.device, choice("auto", DeviceChoice::automatic), choice("gpu", DeviceChoice::gpu), choice("cpu", DeviceChoice::cpu)), true);
+        one_of(options.device, choice("auto", DeviceChoice::automatic), choice("gpu", DeviceChoice::gpu),
+               choice("cpu", DeviceChoice::cpu)),
+        true);
   value("--batch", "B", "Batch (1)", size(options.batch));
   value("--seqlen-q", "Nq", "Queries per head", size(options.seqlen_q));
   value("--seqlen-k", "Nk", "Keys per head", size(options.seqlen_k));
-  value("--softmax-scale", "s", "Factor of Q K^T (1/sqrt(d))", [&](const std::string&, const std::string& text) { options.softmax_scale = parse_scale(text); });
-  value("--seed", "n", "Seed of the inputs (0)", [&](const std::string& flag, const std::string& text) { options.seed = parse_number(flag, text); });
-  value("--init", "KIND", "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 sigma)", [&](const std::string&, const std::string& text) { options.init = parse_init(text); });
-  value("--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it", name(preset));
-  value("--product", "KIND", fmt::format("In fp32: tile products on cuda-cores or tensor-cores, both exact ({}-cores)", step.fp32_on_tensor_cores ? "tensor" : "cuda"),
+  value("--softmax-scale", "s", "Factor of Q K^T (1/sqrt(d))",
+        [&](const std::string&, const std::string& text) { options.softmax_scale = parse_scale(text); });
+  value("--seed", "n", "Seed of the inputs (0)",
+        [&](const std::string& flag, const std::string& text) { options.seed = parse_number(flag, text); });
+  value("--init", "KIND",
+        "Inputs: randn[:sigma], abs, outlier[:columns:factor] (1:40), zeros, ones or const:x (randn; V has mean 0.5 "
+        "sigma)",
+        [&](const std::string&, const std::string& text) { options.init = parse_init(text); });
+  value(
+      "--preset", "NAME", "article: one head, N=4096, fp16. gpt2: B64 H16 N1024 d64. Flags override it", name(preset));
+  value("--product", "KIND",
+        fmt::format("In fp32: tile products on cuda-cores or tensor-cores, both exact ({}-cores)",
+                    step.fp32_on_tensor_cores ? "tensor" : "cuda"),
         one_of(options.tensor_cores, choice("cuda-cores", false), choice("tensor-cores", true)));
-  value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in", [&](const std::string&, const std::string& text) { options.tile = parse_tile(text); });
+  value("--tile", "BrxBc", "Query rows by key rows of a tile; one that is compiled in",
+        [&](const std::string&, const std::string& text) { options.tile = parse_tile(text); });
   flag("--sweep-tiles", options.sweep_tiles, "Run every tile that is compiled in and compare them");
-  value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0", [&](const std::string& flag, const std::string& text) {
-    const uint64_t row = parse_number(flag, text);
-    if (row > INT64_MAX) throw BadArguments(flag + " " + text + ": there is no such row");
-    options.trace_row = static_cast<int64_t>(row);
-  });
-  value("--load", "DIR", "Read q.npy k.npy v.npy [batch, heads, seqlen, head_dim], and for the backward do.npy, the gradient of O; float32 or float16, whose sizes hold", name(options.load_dir));
-  value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none", name(options.save_dir));
+  value("--trace-row", "i", "Print m, l and alpha per key tile for query i of head 0",
+        [&](const std::string& flag, const std::string& text) {
+          const uint64_t row = parse_number(flag, text);
+          if (row > INT64_MAX) throw BadArguments(flag + " " + text + ": there is no such row");
+          options.trace_row = static_cast<int64_t>(row);
+        });
+  value("--load", "DIR",
+        "Read q.npy k.npy v.npy [batch, heads, seqlen, head_dim], and for the backward do.npy, the gradient of O; "
+        "float32 or float16, whose sizes hold",
+        name(options.load_dir));
+  value("--save", "DIR", "Write o.npy lse.npy (dq dk dv) when the check passes, or with --check none",
+        name(options.save_dir));
   value("--check", "HOW", "full, sample:n rows, or none (full while it takes seconds, else a sample)",
         [&](const std::string&, const std::string& text) { options.check = parse_check(text); });
-  value("--traffic", "HOW", "Measured traffic: auto or off (auto)", one_of(options.traffic, choice("auto", true), choice("off", false)));
-  value("--repeat", "n", "Exactly n timed runs; the outputs of all must be bitwise equal, sums in any order but for rounding",
-        [&](const std::string& flag, const std::string& text) { options.repeat = parse_at_most(flag, text, 1'000'000); });
+  value("--traffic", "HOW", "Measured traffic: auto or off (auto)",
+        one_of(options.traffic, choice("auto", true), choice("off", false)));
+  value(
+      "--repeat", "n",
+      "Exactly n timed runs; the outputs of all must be bitwise equal, sums in any order but for rounding",
+      [&](const std::string& flag, const std::string& text) { options.repeat = parse_at_most(flag, text, 1'000'000); });
   flag("--plan", options.plan, "Print bytes, FLOPs and memory without running");
   if (step.splits)
     value("--splits", "n", "Share out the keys of a row among up to n blocks; auto: as many as pay (auto)",
-          [&](const std::string& flag, const std::string& text) { options.splits = text == "auto" ? 0 : parse_size(flag, text); });
-  for (const Technique& technique : step.techniques) flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
+          [&](const std::string& flag, const std::string& text) {
+            options.splits = text == "auto" ? 0 : parse_size(flag, text);
+          });
+  for (const Technique& technique : step.techniques)
+    flag(technique.option(), left_out[technique.name], "Without " + technique.name + ": " + technique.without);
   value("--json", "FILE", "Write the results as JSON; - is standard output", name(options.json));
   value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event", name(options.film));
-  value("--timeline", "FILE", "CPU executor: lanes of warps and copies in logical time, as a page (.html), a picture (.svg) or for ui.perfetto.dev (.json)", name(options.timeline));
+  value("--timeline", "FILE",
+        "CPU executor: lanes of warps and copies in logical time, as a page (.html), a picture (.svg) or for "
+        "ui.perfetto.dev (.json)",
+        name(options.timeline));
   flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
   using RaceCheck = ExecutorOptions::RaceCheck;
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)",
-        one_of(options.race_check, choice("none", RaceCheck::none), choice("ends", RaceCheck::ends), choice("all", RaceCheck::all)));
-  value("--thread-order", "n", "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)",
+        one_of(options.race_check, choice("none", RaceCheck::none), choice("ends", RaceCheck::ends),
+               choice("all", RaceCheck::all)));
+  value("--thread-order", "n",
+        "CPU executor: one run, threads in index order (0) or shuffled by seed n (default: three orders)",
         [&](const std::string& flag, const std::string& text) { options.thread_order = parse_number(flag, text); });
-  value("--threads", "n", "CPU executor: threads of the operating system (one per core)",
-        [&](const std::string& flag, const std::string& text) { options.os_threads = parse_at_most(flag, text, 1024); });
+  value(
+      "--threads", "n", "CPU executor: threads of the operating system (one per core)",
+      [&](const std::string& flag, const std::string& text) { options.os_threads = parse_at_most(flag, text, 1024); });
 
   try {
     app.parse(argc, argv);
@@ -211,7 +248,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
     if (left) options.left_out.push_back(technique);
   if (options.sweep_tiles)
     for (const char* one_tile : {"--tile", "--trace-row", "--save", "--film", "--timeline"})
-      if (app.count(one_tile) > 0) throw BadArguments(fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
+      if (app.count(one_tile) > 0)
+        throw BadArguments(
+            fmt::format("--sweep-tiles runs every tile, {} is about one: leave one of the two out", one_tile));
   return options;
 }
 

@@ -15,7 +15,8 @@ namespace attention {
 
 enum class DeviceChoice { automatic, gpu, cpu };
 
-/// How the outputs are compared with the reference: all rows or a sample as the time allows, all rows, n rows, not at all.
+/// How the outputs are compared with the reference: all rows or a sample as the time allows, all rows, n rows, not at
+/// all.
 struct CheckChoice {
   enum class Kind { automatic, full, sample, none };
   Kind kind = Kind::automatic;
@@ -42,9 +43,9 @@ struct Options {
   std::optional<int> repeat;
   bool plan = false;
   std::vector<std::string> left_out;  // of the step's techniques, by name
-  int64_t splits = 0;  // 0: auto
-  std::string film, timeline;  // "" = not given
-  std::string json;  // "" = not given, "-" = standard output
+  int64_t splits = 0;                 // 0: auto
+  std::string film, timeline;         // "" = not given
+  std::string json;                   // "" = not given, "-" = standard output
 
   // The CPU executor's own.
   ExecutorOptions::RaceCheck race_check = ExecutorOptions::RaceCheck::ends;
@@ -52,8 +53,8 @@ struct Options {
   int os_threads = 0;
 };
 
-/// Parses the command line for `step` (its name and idea stand in --help). Throws BadArguments, one line; returns nothing
-/// when --help, --help-all or --describe was asked for, with the text in `help`.
+/// Parses the command line for `step` (its name and idea stand in --help). Throws BadArguments, one line; returns
+/// nothing when --help, --help-all or --describe was asked for, with the text in `help`.
 std::optional<Options> parse_options(int argc, const char* const* argv, const Step& step, std::string& help);
 
 }  // namespace attention

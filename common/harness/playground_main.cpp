@@ -1,4 +1,5 @@
-// main() of the playground: the reader's kernel through the whole harness, then step04 on the same problem, and how they compare.
+// main() of the playground: the reader's kernel through the whole harness, then step04 on the same problem, and how
+// they compare.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,11 +19,17 @@ constexpr const char* kOurs = "step04";
 std::string exact(const RunResult& r) {
   const std::vector<CheckResult>& checks = r.methods.back().checks;
   const auto pass = [](const CheckResult& check) { return check.pass; };
-  return r.outputs_wrong ? "FAIL" : checks.empty() ? "not checked" : std::all_of(checks.begin(), checks.end(), pass) ? "PASS" : "FAIL";
+  return r.outputs_wrong  ? "FAIL"
+         : checks.empty() ? "not checked"
+         : std::all_of(checks.begin(), checks.end(), pass)
+             ? "PASS"
+             : "FAIL";
 }
 
 /// Whether what was counted is what cost() says.
-std::string counts(const RunResult& r) { return !has_counts(r, r.methods.back()) ? "not counted" : r.counts_wrong ? "not as cost() says" : "PASS"; }
+std::string counts(const RunResult& r) {
+  return !has_counts(r, r.methods.back()) ? "not counted" : r.counts_wrong ? "not as cost() says" : "PASS";
+}
 
 int64_t requested_bytes(const RunResult& r) {
   const MethodResult& m = r.methods.back();
@@ -40,7 +47,8 @@ std::string ratio(double mine, double ours) { return fmt::format("{:.2f} times {
 
 std::string comparison(const RunResult& mine, const RunResult& ours) {
   const auto bytes = [](const char* what, int64_t m, int64_t o) {
-    return row(what, human_bytes(m), human_bytes(o), o == 0 ? "" : ratio(static_cast<double>(m), static_cast<double>(o)));
+    return row(
+        what, human_bytes(m), human_bytes(o), o == 0 ? "" : ratio(static_cast<double>(m), static_cast<double>(o)));
   };
   std::string text = fmt::format("{:<16}{:>14}{:>14}\n", "compared", kMine, kOurs);
   text += row("exact", exact(mine), exact(ours), "");
@@ -49,14 +57,12 @@ std::string comparison(const RunResult& mine, const RunResult& ours) {
   text += bytes("requested", requested_bytes(mine), requested_bytes(ours));
   text += bytes("extra memory", mine.methods.back().extra_bytes(), ours.methods.back().extra_bytes());
   const std::optional<TimeStats>&m = mine.methods.back().time, &o = ours.methods.back().time;
-  if (mine.planned_only)
-    text += row("time", "n/a", "n/a", kPlanned);
-  else if (mine.device == DeviceKind::cpu)
-    text += row("time", "n/a", "n/a", "the CPU executor's times are no GPU's");
-  else if (!m || !o)
-    text += row("time", "n/a", "n/a", "no time of a run that was not right");
+  if (mine.planned_only) text += row("time", "n/a", "n/a", kPlanned);
+  else if (mine.device == DeviceKind::cpu) text += row("time", "n/a", "n/a", "the CPU executor's times are no GPU's");
+  else if (!m || !o) text += row("time", "n/a", "n/a", "no time of a run that was not right");
   else
-    text += row("time", fmt::format("{:.3g} ms", m->median_ms), fmt::format("{:.3g} ms", o->median_ms), ratio(m->median_ms, o->median_ms));
+    text += row("time", fmt::format("{:.3g} ms", m->median_ms), fmt::format("{:.3g} ms", o->median_ms),
+                ratio(m->median_ms, o->median_ms));
   return text;
 }
 

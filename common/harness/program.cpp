@@ -66,7 +66,8 @@ void finish(const RunResult& run, const std::string& report) {
   if (!run.not_saved.empty()) throw BadArguments(run.not_saved);
 }
 
-/// What follows a CUDA error that means that the program has no code for this GPU: what was built and what was found. "" for any other.
+/// What follows a CUDA error that means that the program has no code for this GPU: what was built and what was found.
+/// "" for any other.
 static std::string no_code_reason(const std::string& failure) {
   if (failure.find("cudaErrorNoKernelImageForDevice") == std::string::npos &&
       failure.find("Ptx") == std::string::npos && failure.find("Jit") == std::string::npos)

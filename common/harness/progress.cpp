@@ -57,7 +57,9 @@ void Progress::show_until_done() {
   while (!changed_.wait_until(lock, wake, [this] { return done_; })) {
     const std::string share = share_ ? fmt::format(": {:.0f} %", 100 * share_()) : "";
     const auto passed = duration_cast<seconds>(steady_clock::now() - start).count();
-    std::fputs(fmt::format("{}{}{} ... {} s{}", rewrites_ ? kWipe : "", text_, share, passed, rewrites_ ? "" : "\n").c_str(), stderr);
+    std::fputs(
+        fmt::format("{}{}{} ... {} s{}", rewrites_ ? kWipe : "", text_, share, passed, rewrites_ ? "" : "\n").c_str(),
+        stderr);
     std::fflush(stderr);
     shown_ = true;
     wake = steady_clock::now() + (rewrites_ ? milliseconds(250) : seconds(30));

@@ -9,8 +9,9 @@
 
 namespace attention {
 
-/// While it lives, stderr tells the stage at work, its share done where that is known, and the seconds so far. On a terminal: one line from
-/// the first second on, wiped at the end. Into a file, or where the terminal is dumb: a line after ten seconds and then every half minute.
+/// While it lives, stderr tells the stage at work, its share done where that is known, and the seconds so far. On a
+/// terminal: one line from the first second on, wiped at the end. Into a file, or where the terminal is dumb: a line
+/// after ten seconds and then every half minute.
 class Progress {
  public:
   Progress();

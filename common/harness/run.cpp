@@ -27,25 +27,30 @@ namespace {
 // Rows of a sampled check, and how long a full one may take before it is sampled instead.
 constexpr int64_t kSampledRowsGpu = 256, kSampledRowsCpu = 64;
 constexpr double kCheckSecondsGpu = 5, kCheckSecondsCpu = 2;
-// The CPU executor's thread orders: by index, and shuffled by two seeds (one fixed order misses races that another shows).
+// The CPU executor's thread orders: by index, and shuffled by two seeds (one fixed order misses races that another
+// shows).
 constexpr uint64_t kThreadOrders[] = {0, 1, 2};
 
 /// Compares what the executor counted with the formulas, per kernel and tensor; one line per difference.
-std::vector<std::string> count_differences(const std::vector<KernelCost>& expected, const std::vector<LaunchRecord>& launches) {
+std::vector<std::string> count_differences(const std::vector<KernelCost>& expected,
+                                           const std::vector<LaunchRecord>& launches) {
   if (expected.size() != launches.size())
     return {fmt::format("{} kernels were launched, the traffic formula has {}", launches.size(), expected.size())};
   std::vector<std::string> lines;
   for (size_t n = 0; n < launches.size(); ++n) {
     const KernelCost& formula = expected[n];
     const LaunchRecord& launch = launches[n];
-    if (formula.name != launch.kernel) lines.push_back(fmt::format("launch {} is {}, the traffic formula names {}", n, launch.kernel, formula.name));
+    if (formula.name != launch.kernel)
+      lines.push_back(fmt::format("launch {} is {}, the traffic formula names {}", n, launch.kernel, formula.name));
     std::vector<TensorBytes> difference = launch.counted;  // becomes counted - expected
     for (const TensorBytes& bytes : formula.requested) difference.push_back({bytes.tensor, -bytes.load, -bytes.store});
     for (const TensorBytes& off : sum_by_tensor(difference))
       if (off.load != 0 || off.store != 0)
-        lines.push_back(fmt::format("{}: counted minus expected bytes of {}: load {:+}, store {:+}", launch.kernel, off.tensor, off.load, off.store));
+        lines.push_back(fmt::format("{}: counted minus expected bytes of {}: load {:+}, store {:+}", launch.kernel,
+                                    off.tensor, off.load, off.store));
     if (launch.counted_flops != formula.executed_flops)
-      lines.push_back(fmt::format("{}: counted {} FLOPs, expected {}", launch.kernel, launch.counted_flops, formula.executed_flops));
+      lines.push_back(fmt::format(
+          "{}: counted {} FLOPs, expected {}", launch.kernel, launch.counted_flops, formula.executed_flops));
   }
   return lines;
 }
@@ -53,12 +58,15 @@ std::vector<std::string> count_differences(const std::vector<KernelCost>& expect
 /// ||b - a|| / ||a||, 0 where both are 0.
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, norm = 0;
-  for (size_t n = 0; n < a.size(); ++n) difference += std::pow(double{b[n]} - a[n], 2), norm += std::pow(double{a[n]}, 2);
+  for (size_t n = 0; n < a.size(); ++n)
+    difference += std::pow(double{b[n]} - a[n], 2), norm += std::pow(double{a[n]}, 2);
   return difference == 0 ? 0 : std::sqrt(difference / norm);
 }
 
 /// What a kernel's run takes time for, in numbers that add up.
-double work_of(const KernelCost& kernel) { return static_cast<double>(kernel.executed_flops + total_load(kernel.requested) + total_store(kernel.requested)); }
+double work_of(const KernelCost& kernel) {
+  return static_cast<double>(kernel.executed_flops + total_load(kernel.requested) + total_store(kernel.requested));
+}
 
 double work_of(const std::vector<KernelCost>& kernels) {
   double work = 0;
@@ -69,13 +77,15 @@ double work_of(const std::vector<KernelCost>& kernels) {
 /// `launches`: as Device::launches_done.
 double share_done(const std::vector<KernelCost>& kernels, double launches) {
   double done = 0;
-  for (size_t n = 0; n < kernels.size(); ++n) done += work_of(kernels[n]) * std::clamp(launches - static_cast<double>(n), 0.0, 1.0);
+  for (size_t n = 0; n < kernels.size(); ++n)
+    done += work_of(kernels[n]) * std::clamp(launches - static_cast<double>(n), 0.0, 1.0);
   return kernels.empty() ? 0 : done / work_of(kernels);
 }
 
 /// "N=4096, 16 heads", "Nq=300, Nk=1000, 8 heads".
 std::string describe_sizes(const Problem& p) {
-  const std::string lengths = p.seqlen_q == p.seqlen_k ? fmt::format("N={}", p.seqlen_q) : fmt::format("Nq={}, Nk={}", p.seqlen_q, p.seqlen_k);
+  const std::string lengths =
+      p.seqlen_q == p.seqlen_k ? fmt::format("N={}", p.seqlen_q) : fmt::format("Nq={}, Nk={}", p.seqlen_q, p.seqlen_k);
   return fmt::format("{}, {} head{}", lengths, p.heads_total(), p.heads_total() == 1 ? "" : "s");
 }
 
@@ -88,23 +98,29 @@ std::string human_duration(double seconds) {
 /// The state of one run; its methods are the stages, in order.
 class Run {
  public:
-  Run(const Options& options, const Step& step, Device& device, Progress& progress, ProblemData& data, RunResult& result, const std::vector<Scratch>& scratch)
-      : options_(options), step_(step), device_(device), progress_(progress), inputs_(data.inputs), selection_(data.selection), reference_(data.reference), result_(result),
-        problem_(result.problem), on_device_(device, problem_, scratch, inputs_.spans()) {}
+  Run(const Options& options, const Step& step, Device& device, Progress& progress, ProblemData& data,
+      RunResult& result, const std::vector<Scratch>& scratch)
+      : options_(options),
+        step_(step),
+        device_(device),
+        progress_(progress),
+        inputs_(data.inputs),
+        selection_(data.selection),
+        reference_(data.reference),
+        result_(result),
+        problem_(result.problem),
+        on_device_(device, problem_, scratch, inputs_.spans()) {}
 
   void run_method(const Method& method, MethodResult& into) {
     progress_.stage(fmt::format("{} {}: running", step_.id, method.name));
     std::vector<Output> first;
-    if (device_.kind() == DeviceKind::gpu)
-      run_on_gpu(method, into, first);
-    else
-      run_on_cpu(method, into, first);
+    if (device_.kind() == DeviceKind::gpu) run_on_gpu(method, into, first);
+    else run_on_cpu(method, into, first);
     for (Output& output : first) {
-      const auto old = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& other) { return other.tensor == output.tensor; });
-      if (old == outputs_.end())
-        outputs_.push_back(std::move(output));
-      else
-        *old = std::move(output);
+      const auto old = std::find_if(
+          outputs_.begin(), outputs_.end(), [&](const Output& other) { return other.tensor == output.tensor; });
+      if (old == outputs_.end()) outputs_.push_back(std::move(output));
+      else *old = std::move(output);
     }
   }
 
@@ -114,33 +130,44 @@ class Run {
     double seconds = 0;
     const double orders = options_.thread_order ? 1 : static_cast<double>(std::size(kThreadOrders));
     for (size_t n = 0; n < methods.size(); ++n)
-      if (result_.methods[n].not_run.empty()) seconds += orders * expected_seconds(methods[n], result_.methods[n].expected);
+      if (result_.methods[n].not_run.empty())
+        seconds += orders * expected_seconds(methods[n], result_.methods[n].expected);
     constexpr double kLong = 30, kShort = 10;
     if (seconds < kLong) return;
     const bool few_heads = problem_.heads_total() == 1;
     const double shrink = std::sqrt(kShort / seconds * (few_heads ? 1 : static_cast<double>(problem_.heads_total())));
     int64_t shorter = 64;
-    while (2 * shorter <= shrink * std::sqrt(static_cast<double>(problem_.seqlen_q) * static_cast<double>(problem_.seqlen_k))) shorter *= 2;
-    progress_.say(fmt::format("{}: about {} on the CPU executor, {} thread order{}. Less: --plan tells bytes and FLOPs at once; {}--seqlen {} takes about {:.0f} s{}", step_.id,
-                              human_duration(seconds), orders, orders == 1 ? "" : "s", few_heads ? "" : "--batch 1 --heads 1 ", shorter, kShort,
-                              orders == 1 ? "" : "; --thread-order 0 runs one order instead of three"));
+    while (2 * shorter <=
+           shrink * std::sqrt(static_cast<double>(problem_.seqlen_q) * static_cast<double>(problem_.seqlen_k)))
+      shorter *= 2;
+    progress_.say(fmt::format(
+        "{}: about {} on the CPU executor, {} thread order{}. Less: --plan tells bytes and FLOPs at once; {}--seqlen "
+        "{} takes about {:.0f} s{}",
+        step_.id, human_duration(seconds), orders, orders == 1 ? "" : "s", few_heads ? "" : "--batch 1 --heads 1 ",
+        shorter, kShort, orders == 1 ? "" : "; --thread-order 0 runs one order instead of three"));
   }
 
-  /// Runs the method some more times, for its traffic. After the timed runs of all methods: a profiler in the process slows launches.
+  /// Runs the method some more times, for its traffic. After the timed runs of all methods: a profiler in the process
+  /// slows launches.
   void measure_method(const Method& method, MethodResult& into) {
     progress_.stage(fmt::format("{} {}: measuring traffic", step_.id, method.name));
     if (into.uses_library()) {
-      into.measured = MeasuredTraffic{.reason = "a library's call may launch several kernels, and measured traffic is told per launch"};
+      into.measured = MeasuredTraffic{
+          .reason = "a library's call may launch several kernels, and measured traffic is told per launch"};
       return;
     }
     MeasurableDevice* gpu = device_.measurable();
     if (gpu) on_device_.prepare(method);
-    into.measured = measure_traffic(gpu, [&] { method.run(problem_, on_device_.tensors()); }, static_cast<int>(into.launches.size()), open_cupti);
-    if (std::none_of(into.expected.begin(), into.expected.end(), [](const KernelCost& kernel) { return kernel.copy_engine; })) return;
+    into.measured = measure_traffic(
+        gpu, [&] { method.run(problem_, on_device_.tensors()); }, static_cast<int>(into.launches.size()), open_cupti);
+    if (std::none_of(
+            into.expected.begin(), into.expected.end(), [](const KernelCost& kernel) { return kernel.copy_engine; }))
+      return;
     for (const Counter counter : {Counter::requested_load, Counter::requested_store}) {
       into.measured->together[counter].reset();
       for (CounterBytes& kernel : into.measured->kernels) kernel[counter].reset();
-      into.measured->why_not[static_cast<size_t>(counter)] = "the copy engine's loads and stores are not counted as requested; what it loads is all of L2→SM";
+      into.measured->why_not[static_cast<size_t>(counter)] =
+          "the copy engine's loads and stores are not counted as requested; what it loads is all of L2→SM";
     }
   }
 
@@ -158,8 +185,12 @@ class Run {
     part.seqlen_k = std::min(kPart, part.seqlen_k);
     const std::vector<KernelCost> cost = method.cost(part);
     if (cost.empty() || work_of(expected) <= kQuick * work_of(cost)) return 0;
-    const auto some = [&](const std::vector<float>& values, int64_t elements) { return std::span(values).first(std::min(values.size(), static_cast<size_t>(elements))); };
-    DeviceRun small(device_, part, scratch_of(method, part), {some(inputs_.q, part.Xq()), some(inputs_.k, part.Xk()), some(inputs_.v, part.Xk()), some(inputs_.d_o, part.Xq())});
+    const auto some = [&](const std::vector<float>& values, int64_t elements) {
+      return std::span(values).first(std::min(values.size(), static_cast<size_t>(elements)));
+    };
+    DeviceRun small(device_, part, scratch_of(method, part),
+                    {some(inputs_.q, part.Xq()), some(inputs_.k, part.Xk()), some(inputs_.v, part.Xk()),
+                     some(inputs_.d_o, part.Xq())});
     const double ms = device_.time_ms([&] {
       small.prepare(method);
       method.run(part, small.tensors());
@@ -167,23 +198,27 @@ class Run {
     return ms / 1000 * work_of(expected) / work_of(cost);
   }
 
-  /// A failure line when the device's outputs are not, bit for bit, those of the first run; of one that is summed in any order, when it
-  /// differs by more than its rounding.
-  void compare_with_first(const Method& method, MethodResult& into, const std::vector<Output>& first, const std::string& which) {
+  /// A failure line when the device's outputs are not, bit for bit, those of the first run; of one that is summed in
+  /// any order, when it differs by more than its rounding.
+  void compare_with_first(const Method& method, MethodResult& into, const std::vector<Output>& first,
+                          const std::string& which) {
     const std::vector<Output> now = on_device_.outputs(method);
     for (size_t n = 0; n < now.size(); ++n) {
       const std::vector<float>&a = first[n].values, &b = now[n].values;
       const std::string name = now[n].tensor->file;
       if (!method.repeats(name, problem_)) {
         const double spread = relative_distance(a, b);
-        if (!(spread <= unit_roundoff(problem_.dtype))) fail_outputs(fmt::format("{}: {} in {} is {:.1e} away from the first run's, more than its rounding", method.name, name, which, spread));
+        if (!(spread <= unit_roundoff(problem_.dtype)))
+          fail_outputs(fmt::format("{}: {} in {} is {:.1e} away from the first run's, more than its rounding",
+                                   method.name, name, which, spread));
         into.spread = std::max(into.spread.value_or(0), spread);
         continue;
       }
       if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) continue;
       size_t at = 0;
       while (std::memcmp(&a[at], &b[at], sizeof(float)) == 0) ++at;
-      fail_outputs(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)", method.name, name, which, at, a[at], b[at]));
+      fail_outputs(fmt::format("{}: {} is not the same in {} as in the first run (element {}: {} then, {} now)",
+                               method.name, name, which, at, a[at], b[at]));
     }
   }
 
@@ -194,7 +229,8 @@ class Run {
   }
 
   void fail(const std::string& line) {
-    if (std::find(result_.failures.begin(), result_.failures.end(), line) == result_.failures.end()) result_.failures.push_back(line);
+    if (std::find(result_.failures.begin(), result_.failures.end(), line) == result_.failures.end())
+      result_.failures.push_back(line);
   }
 
   void check(const Method& method, MethodResult& into, const std::vector<Output>& outputs) {
@@ -203,11 +239,13 @@ class Run {
     progress_.stage(fmt::format("{} {}: checking", step_.id, method.name));
     const bool default_inputs = options_.load_dir.empty() && options_.init.is_default() && !options_.softmax_scale;
     for (const Output& output : outputs) {
-      CheckResult& result = into.checks.emplace_back(check_output(output.tensor->file, problem_, output.values, reference_->find(output.tensor->file), selection_, default_inputs,
-                                                                  into.grows_quadratically(), tolerance_factor()));
+      CheckResult& result = into.checks.emplace_back(check_output(
+          output.tensor->file, problem_, output.values, reference_->find(output.tensor->file), selection_,
+          default_inputs, into.grows_quadratically(), tolerance_factor()));
       if (result.pass) continue;
       if (std::isinf(result.max_abs)) {
-        const std::string why = describe_overflow(output.tensor->file, problem_, *reference_, into.grows_quadratically());
+        const std::string why =
+            describe_overflow(output.tensor->file, problem_, *reference_, into.grows_quadratically());
         if (!why.empty()) result.reason += "; " + why;
       }
       fail_outputs(fmt::format("{}: {}", method.name, result.reason));
@@ -223,13 +261,16 @@ class Run {
     const double seconds = on_gpu ? kCheckSecondsGpu : kCheckSecondsCpu;
     const double rate = on_gpu ? reference_rate_gpu() : reference_rate_cpu();
     if (options_.check.kind == CheckChoice::Kind::automatic) {
-      selection_ = choose_selection(problem_, backward, seconds, rate, on_gpu ? kSampledRowsGpu : kSampledRowsCpu, options_.seed);
+      selection_ = choose_selection(
+          problem_, backward, seconds, rate, on_gpu ? kSampledRowsGpu : kSampledRowsCpu, options_.seed);
     } else if (options_.check.kind == CheckChoice::Kind::sample) {
       selection_ = sample_rows(problem_, options_.check.rows, options_.seed, backward, true);
-      if (reference_flops(problem_, selection_, backward) > seconds * rate) selection_ = sample_rows(problem_, options_.check.rows, options_.seed, backward, false);
+      if (reference_flops(problem_, selection_, backward) > seconds * rate)
+        selection_ = sample_rows(problem_, options_.check.rows, options_.seed, backward, false);
     }
-    reference_ = std::make_unique<Reference>(on_gpu ? compute_reference_gpu(problem_, inputs_.spans(), selection_, backward)
-                                                    : compute_reference_cpu(problem_, inputs_.spans(), selection_, backward));
+    reference_ =
+        std::make_unique<Reference>(on_gpu ? compute_reference_gpu(problem_, inputs_.spans(), selection_, backward)
+                                           : compute_reference_cpu(problem_, inputs_.spans(), selection_, backward));
   }
 
   void run_on_gpu(const Method& method, MethodResult& into, std::vector<Output>& first) {
@@ -244,11 +285,15 @@ class Run {
     progress_.stage(fmt::format("{} {}: timing", step_.id, method.name));
     int run = 1;
     on_device_.poison_outputs(method);
-    into.time = measure(device_, work, options_.repeat, [&] { if (options_.repeat) on_device_.poison_outputs(method); },
-                        [&] {
-                          ++run;
-                          if (options_.repeat) compare_with_first(method, into, first, fmt::format("run {}", run));
-                        });
+    into.time = measure(
+        device_, work, options_.repeat,
+        [&] {
+          if (options_.repeat) on_device_.poison_outputs(method);
+        },
+        [&] {
+          ++run;
+          if (options_.repeat) compare_with_first(method, into, first, fmt::format("run {}", run));
+        });
     compare_with_first(method, into, first, "the last timed run");
 
     into.launches = record_launches(device_, work, *into.time);
@@ -258,17 +303,22 @@ class Run {
   /// without race checks when another order has them.
   void run_on_cpu(const Method& method, MethodResult& into, std::vector<Output>& first) {
     ExecutorOptions& executor = executor_options();
-    const std::vector<uint64_t> orders = options_.thread_order ? std::vector<uint64_t>{*options_.thread_order}
-                                                               : std::vector<uint64_t>(std::begin(kThreadOrders), std::end(kThreadOrders));
+    const std::vector<uint64_t> orders =
+        options_.thread_order ? std::vector<uint64_t>{*options_.thread_order}
+                              : std::vector<uint64_t>(std::begin(kThreadOrders), std::end(kThreadOrders));
     const auto work = [&] { method.run(problem_, on_device_.tensors()); };
     for (size_t n = 0; n < orders.size(); ++n) {
       executor.thread_order = orders[n];
-      const bool another_checks = n == 0 && orders.size() > 1 && options_.race_check == ExecutorOptions::RaceCheck::ends;
+      const bool another_checks =
+          n == 0 && orders.size() > 1 && options_.race_check == ExecutorOptions::RaceCheck::ends;
       executor.race_check = another_checks ? ExecutorOptions::RaceCheck::none : options_.race_check;
       executor.prints = n > 0 ? nullptr : options_.json == "-" ? stderr : stdout;
       on_device_.prepare(method);
       progress_.stage(fmt::format("{} {}: thread order {} of {}", step_.id, method.name, n + 1, orders.size()),
-                      [this, &into, n, of = orders.size()] { return (static_cast<double>(n) + share_done(into.expected, device_.launches_done())) / static_cast<double>(of); });
+                      [this, &into, n, of = orders.size()] {
+                        return (static_cast<double>(n) + share_done(into.expected, device_.launches_done())) /
+                               static_cast<double>(of);
+                      });
       std::vector<LaunchRecord> launches = device_.record(work);
       // A tile product knows its padded width, not head_dim; it counts FLOPs per dimension of a row (tile/product.h).
       for (LaunchRecord& launch : launches) launch.counted_flops *= problem_.head_dim;
@@ -293,8 +343,9 @@ class Run {
     executor.thread_order = orders.front();
     executor.race_check = ExecutorOptions::RaceCheck::none;
     int run = 1;
-    into.time = measure(device_, work, options_.repeat, [&] { on_device_.prepare(method); },
-                        [&] { compare_with_first(method, into, first, fmt::format("run {}", ++run)); });
+    into.time = measure(
+        device_, work, options_.repeat, [&] { on_device_.prepare(method); },
+        [&] { compare_with_first(method, into, first, fmt::format("run {}", ++run)); });
   }
 
   /// One more run, in index order, of which the film and the timeline are made.
@@ -322,7 +373,8 @@ class Run {
   std::vector<Output> outputs_;
 };
 
-/// Settles which methods run: all when they fit, else (and in a sweep of tiles) without the baselines between the first and the last.
+/// Settles which methods run: all when they fit, else (and in a sweep of tiles) without the baselines between the first
+/// and the last.
 std::vector<Scratch> fit_memory(const Step& step, const Device& device, bool backward, RunResult& result) {
   std::vector<const Method*> all, without_baselines;
   for (const Method& method : step.methods) {
@@ -334,15 +386,19 @@ std::vector<Scratch> fit_memory(const Step& step, const Device& device, bool bac
   const bool sweep = result.options.sweep_tiles;
   if (result.needed_bytes <= result.free_bytes && !sweep) return scratch;
 
-  const std::string shortage = sweep ? "--sweep-tiles leaves the baselines out" : describe_shortage(result.free_bytes, result.needed_bytes, scratch);
+  const std::string shortage = sweep ? "--sweep-tiles leaves the baselines out"
+                                     : describe_shortage(result.free_bytes, result.needed_bytes, scratch);
   for (size_t n = 1; n + 1 < step.methods.size(); ++n) result.methods[n].not_run = shortage;
   scratch = shared_scratch(result.problem, without_baselines);
   result.needed_bytes = bytes_needed(device, result.problem, backward, scratch);
   if (result.needed_bytes <= result.free_bytes || result.planned_only) return scratch;
 
-  const bool quadratic = std::any_of(scratch.begin(), scratch.end(), [](const Scratch& buffer) { return buffer.quadratic; });
-  throw DeviceFailure(fmt::format("{} at {}: {}; {}", step.id, describe_sizes(result.problem), describe_shortage(result.free_bytes, result.needed_bytes, scratch),
-                                  quadratic ? "step03 needs none of them" : "choose a smaller --seqlen, --heads or --batch"));
+  const bool quadratic =
+      std::any_of(scratch.begin(), scratch.end(), [](const Scratch& buffer) { return buffer.quadratic; });
+  throw DeviceFailure(fmt::format(
+      "{} at {}: {}; {}", step.id, describe_sizes(result.problem),
+      describe_shortage(result.free_bytes, result.needed_bytes, scratch),
+      quadratic ? "step03 needs none of them" : "choose a smaller --seqlen, --heads or --batch"));
 }
 
 std::string path_of(const std::string& folder, const TensorInfo& output) { return folder + "/" + output.file + ".npy"; }
@@ -361,7 +417,8 @@ void save_outputs(const std::string& folder, const std::vector<Output>& outputs,
   try {
     WholeFiles files;
     for (const Output& output : outputs)
-      add_npy(files, path_of(folder, *output.tensor), output.tensor->shape(result.problem), output.values, output.tensor->dtype(result.problem) == Dtype::fp16);
+      add_npy(files, path_of(folder, *output.tensor), output.tensor->shape(result.problem), output.values,
+              output.tensor->dtype(result.problem) == Dtype::fp16);
     files.commit();
     for (const Output& output : outputs) result.saved.push_back(path_of(folder, *output.tensor));
   } catch (const BadArguments& why) {
@@ -372,7 +429,11 @@ void save_outputs(const std::string& folder, const std::vector<Output>& outputs,
 }  // namespace
 
 ProblemRuns::ProblemRuns(Options options, const Step& step, ChosenDevice& chosen, Progress& progress)
-    : options_(std::move(options)), step_(step), chosen_(chosen), progress_(progress), free_bytes_(chosen.device->free_bytes()) {
+    : options_(std::move(options)),
+      step_(step),
+      chosen_(chosen),
+      progress_(progress),
+      free_bytes_(chosen.device->free_bytes()) {
   if (!options_.load_dir.empty()) data_.inputs = load_inputs(options_, has_backward());
   problem_ = make_problem(options_, step_, *chosen_.device);
 }
@@ -392,10 +453,8 @@ RunResult ProblemRuns::expected(TileShape tile) const {
   result.device_note = chosen_.note;
   result.l2_bytes = device.l2_bytes();
   result.hbm_peak = device.hbm_peak();
-  if (device.kind() == DeviceKind::gpu)
-    result.figures = find_figures(device.name(), find_gpu().driver_cuda);
-  else
-    result.figures.reason = "the CPU executor has no GPU whose time could be predicted";
+  if (device.kind() == DeviceKind::gpu) result.figures = find_figures(device.name(), find_gpu().driver_cuda);
+  else result.figures.reason = "the CPU executor has no GPU whose time could be predicted";
   result.free_bytes = free_bytes_;
   result.options = options_;
   result.planned_only = options_.plan;
@@ -422,7 +481,8 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   const std::vector<Scratch> scratch = fit_memory(step_, device, has_backward(), result);
   if (options.plan) return result;
   for (const auto& [flag, file] : {std::pair{"--film", options.film}, {"--timeline", options.timeline}})
-    if (!file.empty() && device.kind() != DeviceKind::cpu) throw BadArguments(std::string(flag) + " shows what the CPU executor sees: add --device cpu");
+    if (!file.empty() && device.kind() != DeviceKind::cpu)
+      throw BadArguments(std::string(flag) + " shows what the CPU executor sees: add --device cpu");
 
   if (!options.save_dir.empty()) refuse_unwritable_outputs(options.save_dir, has_backward());
   if (!has_inputs_) {
@@ -438,7 +498,8 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   for (size_t n = 0; n < step_.methods.size(); ++n)
     if (result.methods[n].not_run.empty()) run.run_method(step_.methods[n], result.methods[n]);
   for (size_t n = 0; n < step_.methods.size(); ++n)
-    if (options.traffic && !result.outputs_wrong && result.methods[n].not_run.empty()) run.measure_method(step_.methods[n], result.methods[n]);
+    if (options.traffic && !result.outputs_wrong && result.methods[n].not_run.empty())
+      run.measure_method(step_.methods[n], result.methods[n]);
 
   if (options.check.kind != CheckChoice::Kind::none && data_.reference) {
     const Reference& reference = *data_.reference;
@@ -451,11 +512,15 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
     result.verdict = "FAIL";
   }
   const auto values = [&](const char* tensor) -> const std::vector<float>& {
-    return std::find_if(run.outputs().begin(), run.outputs().end(), [&](const Output& output) { return output.tensor == find_tensor(tensor); })->values;
+    return std::find_if(run.outputs().begin(), run.outputs().end(),
+                        [&](const Output& output) { return output.tensor == find_tensor(tensor); })
+        ->values;
   };
   const int64_t row = options.trace_row.value_or(problem.seqlen_q / 2);
-  if (options.trace_row) result.trace = trace_row(problem, data_.inputs.spans(), row, values("LSE")[static_cast<size_t>(row)]);
-  if (!options.film.empty()) result.film = film_page(result, data_.inputs.spans(), row, values("O"), values("LSE")[static_cast<size_t>(row)]);
+  if (options.trace_row)
+    result.trace = trace_row(problem, data_.inputs.spans(), row, values("LSE")[static_cast<size_t>(row)]);
+  if (!options.film.empty())
+    result.film = film_page(result, data_.inputs.spans(), row, values("O"), values("LSE")[static_cast<size_t>(row)]);
   if (!options.timeline.empty()) result.timeline = timeline_file(result, options.timeline);
   if (!options.save_dir.empty() && result.failures.empty()) save_outputs(options.save_dir, run.outputs(), result);
   return result;

@@ -20,8 +20,8 @@ struct ProblemData {
   std::unique_ptr<Reference> reference;  // null until a run has checked something
 };
 
-/// Runs of one problem that differ in the tile. What does not depend on the tile is there once: inputs, float64 reference, and the
-/// memory that was free at the start.
+/// Runs of one problem that differ in the tile. What does not depend on the tile is there once: inputs, float64
+/// reference, and the memory that was free at the start.
 class ProblemRuns {
  public:
   /// Reads --load's files, whose sizes go into options(). Throws BadArguments and Unsupported.
@@ -51,8 +51,8 @@ class ProblemRuns {
 
 /// Runs `step`, the chosen device's, as `options` says; with options.plan only the expected figures are filled in.
 /// A wrong output, or counted bytes or FLOPs other than the expected ones, land in RunResult::failures.
-/// Throws BadArguments, Unsupported, DeviceFailure (does not fit in memory, CUDA error) and CheckFailed (a finding of the CPU
-/// executor, which ends the run at once).
+/// Throws BadArguments, Unsupported, DeviceFailure (does not fit in memory, CUDA error) and CheckFailed (a finding of
+/// the CPU executor, which ends the run at once).
 RunResult run_step(Options options, const Step& step, ChosenDevice& chosen, Progress& progress);
 
 }  // namespace attention

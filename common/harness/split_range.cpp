@@ -13,11 +13,11 @@ namespace attention {
 
 namespace {
 
-// A tile is scaled so that its largest number is about 2^14. hi + lo then has 22 bits down to 2^-2, below which lo runs into
-// fp16's smallest number, 2^-24: what is 2^16 times smaller than the largest has fewer.
+// A tile is scaled so that its largest number is about 2^14. hi + lo then has 22 bits down to 2^-2, below which lo runs
+// into fp16's smallest number, 2^-24: what is 2^16 times smaller than the largest has fewer.
 constexpr float kSmallestPart = 0x1p-16f;
-// A product of tiles is divided by both scales at once; between these powers of two neither that factor nor the product overflows
-// or vanishes.
+// A product of tiles is divided by both scales at once; between these powers of two neither that factor nor the product
+// overflows or vanishes.
 constexpr int kLargestExponent = 126, kSmallestExponent = -100;
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -27,8 +27,8 @@ constexpr int kLargestExponent = 126, kSmallestExponent = -100;
 struct Tensor {
   const char* name;
   std::span<const float> values;
-  int64_t rows;        // of a head
-  bool left, right;    // in a product that is judged element by element: the factor that gives the rows, or the columns
+  int64_t rows;      // of a head
+  bool left, right;  // in a product that is judged element by element: the factor that gives the rows, or the columns
 };
 
 struct Largest {
@@ -49,10 +49,12 @@ Largest find_largest(const Tensor& t, const float* head, int columns) {
   return largest;
 }
 
-void refuse_lost_digits(const Tensor& t, int64_t head, const char* what, const std::vector<float>& largest, float of_all) {
+void refuse_lost_digits(const Tensor& t, int64_t head, const char* what, const std::vector<float>& largest,
+                        float of_all) {
   for (size_t n = 0; n < largest.size(); ++n)
     if (largest[n] > 0 && largest[n] < kSmallestPart * of_all)
-      refuse(fmt::format("{}, head {}: the largest number of {} {} is {:g}, of the whole {:g}", t.name, head, what, n, largest[n], of_all));
+      refuse(fmt::format("{}, head {}: the largest number of {} {} is {:g}, of the whole {:g}", t.name, head, what, n,
+                         largest[n], of_all));
 }
 
 /// `a` and `b`: the largest numbers of the two factors.
@@ -66,10 +68,14 @@ void refuse_exponent(const char* what, float a, float b, bool smallest_matters) 
 }  // namespace
 
 void refuse_what_cannot_be_split(const HostInputs& inputs, const Problem& p) {
-  // O = P V; dV = P^T dO, dP = dO V^T, dQ = dS K, dK = dS^T Q. Scores need no row's digits: e^s knows their absolute error alone.
+  // O = P V; dV = P^T dO, dP = dO V^T, dQ = dS K, dK = dS^T Q. Scores need no row's digits: e^s knows their absolute
+  // error alone.
   const bool backward = !inputs.d_o.empty();
-  const Tensor tensors[] = {{"q", inputs.q, p.seqlen_q, false, backward}, {"k", inputs.k, p.seqlen_k, false, backward},
-                            {"v", inputs.v, p.seqlen_k, backward, true}, {"do", inputs.d_o, p.seqlen_q, backward, backward}};
+  const Tensor tensors[] = {
+      {"q", inputs.q, p.seqlen_q, false, backward},
+      {"k", inputs.k, p.seqlen_k, false, backward},
+      {"v", inputs.v, p.seqlen_k, backward, true},
+      {"do", inputs.d_o, p.seqlen_q, backward, backward}};
   for (int64_t head = 0; head < p.heads_total(); ++head) {
     float of_all[4] = {};
     for (int n = 0; n < (backward ? 4 : 3); ++n) {

@@ -44,14 +44,17 @@ std::optional<bool> SweptTile::verified() const {
 
 const LaunchRecord* SweptTile::longest_kernel() const {
   const std::vector<LaunchRecord>& launches = method().launches;
-  const auto longest = std::max_element(launches.begin(), launches.end(), [](const LaunchRecord& a, const LaunchRecord& b) { return a.time_ms < b.time_ms; });
+  const auto longest =
+      std::max_element(launches.begin(), launches.end(),
+                       [](const LaunchRecord& a, const LaunchRecord& b) { return a.time_ms < b.time_ms; });
   return longest == launches.end() ? nullptr : &*longest;
 }
 
 std::vector<std::string> Sweep::failures() const {
   std::vector<std::string> lines;
   for (const SweptTile& swept : tiles)
-    for (const std::string& line : swept.run.failures) lines.push_back(fmt::format("{}: {}", tile_name(swept.tile.shape), line));
+    for (const std::string& line : swept.run.failures)
+      lines.push_back(fmt::format("{}: {}", tile_name(swept.tile.shape), line));
   return lines;
 }
 
@@ -73,7 +76,8 @@ std::string Sweep::no_best_reason() const {
 }
 
 const SweptTile* Sweep::find(TileShape shape) const {
-  const auto found = std::find_if(tiles.begin(), tiles.end(), [&](const SweptTile& swept) { return swept.tile.shape == shape; });
+  const auto found =
+      std::find_if(tiles.begin(), tiles.end(), [&](const SweptTile& swept) { return swept.tile.shape == shape; });
   return found == tiles.end() ? nullptr : &*found;
 }
 
@@ -85,7 +89,9 @@ Sweep sweep_tiles(const Options& options, const Step& step, ChosenDevice& chosen
     throw Unsupported(fmt::format("{} has no tiles to sweep: its products are a library's, which chooses", step.id));
   if (const std::string more = where_more_tiles_are(step, choices); !more.empty())
     throw Unsupported(fmt::format("{} is built with the tile that it takes by default alone{}", step.id, more));
-  std::sort(choices.begin(), choices.end(), [](const TileChoice& a, const TileChoice& b) { return std::tie(a.shape.br, a.shape.bc) < std::tie(b.shape.br, b.shape.bc); });
+  std::sort(choices.begin(), choices.end(), [](const TileChoice& a, const TileChoice& b) {
+    return std::tie(a.shape.br, a.shape.bc) < std::tie(b.shape.br, b.shape.bc);
+  });
 
   // All times first: a profiler in the process slows launches. Without counters there is nothing to wait for.
   const bool counters = chosen.device->measurable() != nullptr;
@@ -100,7 +106,8 @@ Sweep sweep_tiles(const Options& options, const Step& step, ChosenDevice& chosen
     }
     swept.run = runs.expected(choice.shape);
     for (MethodResult& method : swept.run.methods)
-      method.not_run = fmt::format("asks for {} bytes of SRAM per block, {} are allowed", choice.sram_bytes, runs.problem().sram_limit);
+      method.not_run = fmt::format(
+          "asks for {} bytes of SRAM per block, {} are allowed", choice.sram_bytes, runs.problem().sram_limit);
   }
   if (options.traffic && counters && !options.plan)
     for (SweptTile& swept : sweep.tiles)
@@ -112,13 +119,16 @@ std::string describe_article_tile(const Sweep& sweep) {
   const SweptTile *article = sweep.find(kArticleTile), *best = sweep.best();
   const RunResult& any = sweep.tiles.front().run;
   const std::string name = tile_name(kArticleTile);
-  if (!article) return fmt::format("{} is not compiled in for {} at head_dim {}", name, dtype_name(any.problem.dtype), any.problem.head_dim);
+  if (!article)
+    return fmt::format(
+        "{} is not compiled in for {} at head_dim {}", name, dtype_name(any.problem.dtype), any.problem.head_dim);
   if (!article->method().not_run.empty()) return fmt::format("{} {}", name, article->method().not_run);
   if (article->verified() == false) return name + " gave a wrong result";
   if (!best) return fmt::format("{} beside the best: n/a ({})", name, sweep.no_best_reason());
   const double ms = article->method().time->median_ms, best_ms = best->method().time->median_ms;
   if (article == best) return fmt::format("{} is the best here", name);
-  return fmt::format("{} takes {:.2f} times the best's time here ({:.3g} ms, {} {:.3g} ms)", name, ms / best_ms, ms, tile_name(best->tile.shape), best_ms);
+  return fmt::format("{} takes {:.2f} times the best's time here ({:.3g} ms, {} {:.3g} ms)", name, ms / best_ms, ms,
+                     tile_name(best->tile.shape), best_ms);
 }
 
 }  // namespace attention

@@ -20,9 +20,9 @@ using executor::FilmedLaunch;
 
 // ---- one SM --------------------------------------------------------------------------------------------------------
 
-// Of an H200, per cycle and SM. Warpgroup products: 989 TFLOP/s (NVIDIA's H100 white paper) by 132 SMs at 1.83 GHz. mma.sync, L2: as step00
-// measures them. fp32, exponentials: the CUDA programming guide, arithmetic instructions. All other arithmetic of a softmax is taken to run
-// beside its exponentials.
+// Of an H200, per cycle and SM. Warpgroup products: 989 TFLOP/s (NVIDIA's H100 white paper) by 132 SMs at 1.83 GHz.
+// mma.sync, L2: as step00 measures them. fp32, exponentials: the CUDA programming guide, arithmetic instructions. All
+// other arithmetic of a softmax is taken to run beside its exponentials.
 constexpr double kWarpgroupFlops = 4096, kMmaFlops = 2650, kFp32Flops = 256, kExponentials = 16, kBytes = 38;
 constexpr int64_t kLatency =
     300;                      // cycles from an access to its first byte, from the L2: blocks of one head share K and V
@@ -333,7 +333,7 @@ std::string warp_name(const Sm& sm, const Lane& lane) {
                             : fmt::format("warp {}", lane.warp);
 }
 
-// ---- the picture -----------------------------------------------------------------------------------------------------
+// ---- the picture ----------------------------------------------------------------------------------------------------
 
 constexpr int kLeft = 136, kRight = 12, kHalf = 17, kGap = 6, kNarrowest = 960, kWidest = 12000;
 constexpr int64_t kPictured = 12000;   // cycles at most in a picture for a document: all have one scale
@@ -465,7 +465,7 @@ std::string timeline_svg(const RunResult& result, bool wide) {
       width, d.y, result.step, d.body);
 }
 
-// ---- the file for Perfetto -------------------------------------------------------------------------------------------
+// ---- the file for Perfetto ------------------------------------------------------------------------------------------
 
 std::string timeline_json(const RunResult& result) {
   using nlohmann::json;

@@ -34,8 +34,8 @@ TimeStats summarize(std::vector<double> ms, bool emulated) {
   return {quantile(ms, 0.5), quantile(ms, 0.1), quantile(ms, 0.9), static_cast<int>(ms.size()), emulated};
 }
 
-TimeStats measure(Device& device, const std::function<void()>& work, std::optional<int> repeat, const std::function<void()>& before_run,
-                  const std::function<void()>& after_run) {
+TimeStats measure(Device& device, const std::function<void()>& work, std::optional<int> repeat,
+                  const std::function<void()>& before_run, const std::function<void()>& after_run) {
   const bool gpu = device.kind() == DeviceKind::gpu;
   const auto run_once = [&] {
     device.flush_l2();
@@ -74,7 +74,8 @@ std::vector<LaunchRecord> record_launches(Device& device, const std::function<vo
     ms.resize(launches.size());
     for (size_t launch = 0; launch < ms.size(); ++launch) ms[launch].push_back(launches[launch].time_ms);
   }
-  for (size_t launch = 0; launch < ms.size(); ++launch) launches[launch].time_ms = summarize(ms[launch], false).median_ms;
+  for (size_t launch = 0; launch < ms.size(); ++launch)
+    launches[launch].time_ms = summarize(ms[launch], false).median_ms;
   return launches;
 }
 

@@ -13,7 +13,8 @@ namespace attention {
 namespace {
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
-  throw BadArguments("--init " + text + ": " + why + "; use randn, randn:sigma, abs, outlier, outlier:columns:factor, zeros, ones or const:x");
+  throw BadArguments("--init " + text + ": " + why +
+                     "; use randn, randn:sigma, abs, outlier, outlier:columns:factor, zeros, ones or const:x");
 }
 
 /// The number that text[begin, end) is. Read by from_chars: no locale, no leading blanks, nothing left over.
@@ -26,8 +27,8 @@ double number_in(const std::string& text, size_t begin, size_t end = std::string
   return value;
 }
 
-/// Four standard normal values from the four words of a block (Box and Muller 1958). The first uniform of each pair lies in
-/// (0, 1], so that its logarithm is finite; the largest value that can come out is sqrt(2 ln 2^32) = 6.66.
+/// Four standard normal values from the four words of a block (Box and Muller 1958). The first uniform of each pair
+/// lies in (0, 1], so that its logarithm is finite; the largest value that can come out is sqrt(2 ln 2^32) = 6.66.
 std::array<double, 4> four_normals(const std::array<uint32_t, 4>& word) {
   constexpr double kToUnit = 1.0 / 4294967296.0;  // 2^-32
   std::array<double, 4> normal;
@@ -61,8 +62,10 @@ Init parse_init(const std::string& text) {
     const size_t colon = text.find(':', 8);
     if (colon == std::string::npos) refuse(text, "outlier takes two numbers, columns:factor");
     const double columns = number_in(text, 8, colon);
-    if (!(columns >= 1 && columns <= 1 << 20 && columns == std::floor(columns))) refuse(text, "columns must be a whole number from 1 on");
-    init.outlier_columns = static_cast<int>(columns), init.outlier_factor = static_cast<float>(number_in(text, colon + 1));
+    if (!(columns >= 1 && columns <= 1 << 20 && columns == std::floor(columns)))
+      refuse(text, "columns must be a whole number from 1 on");
+    init.outlier_columns = static_cast<int>(columns),
+    init.outlier_factor = static_cast<float>(number_in(text, colon + 1));
     return init;
   }
   init.kind = Init::Kind::constant;

@@ -19,10 +19,10 @@ enum class InputTensor : uint32_t { q = 0, k = 1, v = 2, d_o = 3 };  // the numb
 struct Init {
   enum class Kind { randn, abs, constant };
   Kind kind = Kind::randn;
-  double sigma = 1;      // randn only, > 0
-  int outlier_columns = 0;   // randn only; 0: none
+  double sigma = 1;         // randn only, > 0
+  int outlier_columns = 0;  // randn only; 0: none
   float outlier_factor = 1;
-  float constant = 0;    // constant only, finite
+  float constant = 0;  // constant only, finite
   std::string text = "randn";
 
   /// The inputs for which the relative L2 bounds are judged.
@@ -32,8 +32,9 @@ struct Init {
 /// Parses the value of --init. Throws BadArguments with one line that lists what is accepted.
 Init parse_init(const std::string& text);
 
-/// Fills `values` (the flat tensor, C order, head_dim columns) on all cores. Element n depends only on (seed, tensor, n, head_dim):
-/// Philox4x32-10 (random.h), then Box-Muller in double, rounded to float. Throws BadArguments for more outlier columns than head_dim.
+/// Fills `values` (the flat tensor, C order, head_dim columns) on all cores. Element n depends only on (seed, tensor,
+/// n, head_dim): Philox4x32-10 (random.h), then Box-Muller in double, rounded to float. Throws BadArguments for more
+/// outlier columns than head_dim.
 void fill(std::span<float> values, const Init& init, InputTensor tensor, int64_t head_dim, uint64_t seed);
 
 }  // namespace attention

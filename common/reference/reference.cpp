@@ -19,8 +19,10 @@ std::vector<HeadRow> all_rows(int64_t heads, int64_t rows) {
   return list;
 }
 
-/// See sample_rows. `tile` is the length of the tiles along these rows, `diagonal` a row next to which the causal mask ends.
-std::vector<HeadRow> sample(int64_t heads, int64_t rows, int64_t n, int64_t tile, int64_t diagonal, uint64_t seed, uint32_t stream, bool end_heads_only) {
+/// See sample_rows. `tile` is the length of the tiles along these rows, `diagonal` a row next to which the causal mask
+/// ends.
+std::vector<HeadRow> sample(int64_t heads, int64_t rows, int64_t n, int64_t tile, int64_t diagonal, uint64_t seed,
+                            uint32_t stream, bool end_heads_only) {
   const int64_t last_head = heads - 1, last_row = rows - 1;
   std::set<HeadRow> chosen;
   const auto choose = [&](int64_t head, int64_t row) {
@@ -41,7 +43,8 @@ std::vector<HeadRow> sample(int64_t heads, int64_t rows, int64_t n, int64_t tile
   for (uint64_t draw = 0; static_cast<int64_t>(chosen.size()) < std::min(n, available); ++draw) {
     const auto word = random_block(seed, stream, draw);
     const uint64_t wide_row = uint64_t{word[1]} << 32 | word[2];
-    const int64_t head = end_heads_only ? (word[0] & 1 ? last_head : 0) : static_cast<int64_t>(word[0] % static_cast<uint64_t>(heads));
+    const int64_t head =
+        end_heads_only ? (word[0] & 1 ? last_head : 0) : static_cast<int64_t>(word[0] % static_cast<uint64_t>(heads));
     choose(head, static_cast<int64_t>(wide_row % static_cast<uint64_t>(rows)));
   }
   return {chosen.begin(), chosen.end()};
@@ -55,7 +58,9 @@ std::set<int64_t> heads_of(const std::vector<HeadRow>& rows) {
 
 }  // namespace
 
-double least_pair(Dtype dtype) { return dtype == Dtype::fp32 ? 0 : smallest_subnormal(dtype) / 2 / (2 * unit_roundoff(dtype)); }
+double least_pair(Dtype dtype) {
+  return dtype == Dtype::fp32 ? 0 : smallest_subnormal(dtype) / 2 / (2 * unit_roundoff(dtype));
+}
 double lse_share_of_weight(Dtype dtype) { return dtype == Dtype::fp32 ? 1.0 / 3 : 0; }
 double flushed_pair(Dtype dtype) { return dtype == Dtype::fp32 ? std::numeric_limits<float>::min() / 1e-6 : 0; }
 
@@ -70,7 +75,8 @@ Selection sample_rows(const Problem& problem, int64_t n, uint64_t seed, bool bac
   // Streams far from those of the inputs (workload.h), so that the choice of rows is independent of their values.
   constexpr uint32_t kQueryStream = 100, kKeyStream = 101;
   const int64_t br = problem.tile.br > 0 ? problem.tile.br : 64, bc = problem.tile.bc > 0 ? problem.tile.bc : 64;
-  const int64_t shift = problem.causal ? problem.seqlen_q - problem.seqlen_k : 0;  // query `shift` is the first to see key 0
+  const int64_t shift =
+      problem.causal ? problem.seqlen_q - problem.seqlen_k : 0;  // query `shift` is the first to see key 0
   Selection selection;
   selection.full = false;
   selection.queries = sample(heads, problem.seqlen_q, n, br, shift, seed, kQueryStream, false);
@@ -93,20 +99,25 @@ double reference_flops(const Problem& problem, const Selection& selection, bool 
     }
   }
   // Per pair: products of head_dim terms, each done with signs and with absolute values (2 x 2 operations a term).
-  // Queries: S, O and, backward, dP, dQ. Statistics: S, O. Keys: S, dP, dK, dV. In half precision the outputs twice, for `stored`.
+  // Queries: S, O and, backward, dP, dQ. Statistics: S, O. Keys: S, dP, dK, dV. In half precision the outputs twice,
+  // for `stored`.
   const double product = 4.0 * problem.head_dim, exponential = 40;
   const double of_outputs = problem.dtype == Dtype::fp32 ? 1 : 2;
-  return query_pairs * ((backward ? 2 : 1) * (1 + of_outputs) * product + exponential) + statistics_pairs * (2 * product + exponential) +
-         key_pairs * (2 * (1 + of_outputs) * product + exponential);
+  return query_pairs * ((backward ? 2 : 1) * (1 + of_outputs) * product + exponential) +
+         statistics_pairs * (2 * product + exponential) + key_pairs * (2 * (1 + of_outputs) * product + exponential);
 }
 
-Selection choose_selection(const Problem& problem, bool backward, double budget_seconds, double flops_per_second, int64_t sampled_rows, uint64_t seed) {
-  const auto fits = [&](const Selection& selection) { return reference_flops(problem, selection, backward) <= budget_seconds * flops_per_second; };
+Selection choose_selection(const Problem& problem, bool backward, double budget_seconds, double flops_per_second,
+                           int64_t sampled_rows, uint64_t seed) {
+  const auto fits = [&](const Selection& selection) {
+    return reference_flops(problem, selection, backward) <= budget_seconds * flops_per_second;
+  };
   if (fits(Selection{})) return {};
   Selection selection = sample_rows(problem, sampled_rows, seed, backward, true);
   if (!backward || fits(selection)) return selection;
   selection = sample_rows(problem, sampled_rows, seed, backward, false);
-  if (!fits(selection)) std::erase_if(selection.keys, [&](const HeadRow& key) { return key.head != problem.heads_total() - 1; });
+  if (!fits(selection))
+    std::erase_if(selection.keys, [&](const HeadRow& key) { return key.head != problem.heads_total() - 1; });
   return selection;
 }
 

@@ -1,5 +1,6 @@
-// The float64 reference on the CPU. Every product of the attention formulas is needed twice, once with signs (the value) and
-// once with absolute values (the allowance); signed_and_absolute() does both in one pass and is all the arithmetic that is hot.
+// The float64 reference on the CPU. Every product of the attention formulas is needed twice, once with signs (the
+// value) and once with absolute values (the allowance); signed_and_absolute() does both in one pass and is all the
+// arithmetic that is hot.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,20 +13,24 @@
 namespace attention {
 namespace {
 
-constexpr int64_t kTile = 64;    // rows of the looped-over side that are widened to double at a time
-constexpr int64_t kBlock = 8;    // query rows that share one pass over the key tiles
-constexpr int64_t kLanes = 16;   // columns per inner loop of signed_and_absolute; widths are padded to it with zeros
+constexpr int64_t kTile = 64;   // rows of the looped-over side that are widened to double at a time
+constexpr int64_t kBlock = 8;   // query rows that share one pass over the key tiles
+constexpr int64_t kLanes = 16;  // columns per inner loop of signed_and_absolute; widths are padded to it with zeros
 
 using Vec = double __attribute__((vector_size(32)));
 using Bits = long long __attribute__((vector_size(32)));
 
-/// Four neighbours, wherever they lie. (A vector type with less alignment would do for GCC; clang forgets it behind a pointer.)
-inline __attribute__((always_inline)) void load_vec(Vec& x, const double* from) { __builtin_memcpy(&x, from, sizeof x); }
+/// Four neighbours, wherever they lie. (A vector type with less alignment would do for GCC; clang forgets it behind a
+/// pointer.)
+inline __attribute__((always_inline)) void load_vec(Vec& x, const double* from) {
+  __builtin_memcpy(&x, from, sizeof x);
+}
 inline __attribute__((always_inline)) void store_vec(double* to, const Vec& x) { __builtin_memcpy(to, &x, sizeof x); }
 
 /// out[n] += sum_m a[m] B[m][n] and out_abs[n] += sum_m b[m] |B[m][n]| for n < cols (a multiple of kLanes), m < rows.
-inline __attribute__((always_inline)) void signed_and_absolute_body(int64_t rows, int64_t cols, const double* a, const double* b, const double* B,
-                                                                    int64_t pitch, double* out, double* out_abs) {
+inline __attribute__((always_inline)) void signed_and_absolute_body(
+    int64_t rows, int64_t cols, const double* a, const double* b, const double* B, int64_t pitch, double* out,
+    double* out_abs) {
   constexpr int kVecs = kLanes / 4;
   const Bits no_sign = Bits{} + 0x7fffffffffffffff;
   for (int64_t n = 0; n < cols; n += kLanes) {
@@ -52,26 +57,31 @@ inline __attribute__((always_inline)) void signed_and_absolute_body(int64_t rows
   }
 }
 
-using SignedAndAbsolute = void(int64_t, int64_t, const double*, const double*, const double*, int64_t, double*, double*);
+using SignedAndAbsolute = void(int64_t, int64_t, const double*, const double*, const double*, int64_t, double*,
+                               double*);
 
-void signed_and_absolute_portable(int64_t rows, int64_t cols, const double* a, const double* b, const double* B, int64_t pitch, double* out,
-                                  double* out_abs) {
+void signed_and_absolute_portable(int64_t rows, int64_t cols, const double* a, const double* b, const double* B,
+                                  int64_t pitch, double* out, double* out_abs) {
   signed_and_absolute_body(rows, cols, a, b, B, pitch, out, out_abs);
 }
 
 #if defined(__x86_64__)
-// The same text with four doubles per instruction instead of two, chosen when the program starts: the build need not know the CPU.
-__attribute__((target("avx2"))) void signed_and_absolute_avx2(int64_t rows, int64_t cols, const double* a, const double* b, const double* B, int64_t pitch,
-                                                              double* out, double* out_abs) {
+// The same text with four doubles per instruction instead of two, chosen when the program starts: the build need not
+// know the CPU.
+__attribute__((target("avx2"))) void signed_and_absolute_avx2(
+    int64_t rows, int64_t cols, const double* a, const double* b, const double* B, int64_t pitch, double* out,
+    double* out_abs) {
   signed_and_absolute_body(rows, cols, a, b, B, pitch, out, out_abs);
 }
-SignedAndAbsolute* const signed_and_absolute = __builtin_cpu_supports("avx2") ? signed_and_absolute_avx2 : signed_and_absolute_portable;
+SignedAndAbsolute* const signed_and_absolute =
+    __builtin_cpu_supports("avx2") ? signed_and_absolute_avx2 : signed_and_absolute_portable;
 #else
 SignedAndAbsolute* const signed_and_absolute = signed_and_absolute_portable;
 #endif
 
-/// out_abs[n] += sum_m b[m] |B[m][n]| for n < cols. The sum with signs is done beside it and thrown away: half precision alone
-/// calls this, for the allowance of stored pairs, and a second copy of the inner loop is not worth its text.
+/// out_abs[n] += sum_m b[m] |B[m][n]| for n < cols. The sum with signs is done beside it and thrown away: half
+/// precision alone calls this, for the allowance of stored pairs, and a second copy of the inner loop is not worth its
+/// text.
 void absolute(int64_t rows, int64_t cols, const double* b, const double* B, int64_t pitch, double* out_abs) {
   std::vector<double> thrown_away(cols);
   signed_and_absolute(rows, cols, b, b, B, pitch, thrown_away.data(), out_abs);
@@ -82,8 +92,8 @@ int64_t padded(int64_t cols) { return (cols + kLanes - 1) / kLanes * kLanes; }
 /// `count` rows of a float matrix [.., cols], widened to double.
 struct WideRows {
   int64_t pitch;
-  std::vector<double> rows;        // [count][pitch], zeros in the padding
-  std::vector<double> magnitude;   // its absolute values
+  std::vector<double> rows;       // [count][pitch], zeros in the padding
+  std::vector<double> magnitude;  // its absolute values
 
   explicit WideRows(int64_t count, int64_t cols) : pitch(padded(cols)), rows(count * pitch), magnitude(count * pitch) {}
   void load(int64_t at, const float* from, int64_t cols) {
@@ -104,19 +114,20 @@ struct TransposedTile {
     for (int64_t c = 0; c < cols; ++c) element[c * kTile + at] = from[c];
   }
   void clear_from(int64_t at, int64_t cols) {
-    for (int64_t c = 0; c < cols; ++c) std::fill(element.begin() + c * kTile + at, element.begin() + (c + 1) * kTile, 0.0);
+    for (int64_t c = 0; c < cols; ++c)
+      std::fill(element.begin() + c * kTile + at, element.begin() + (c + 1) * kTile, 0.0);
   }
 };
 
-/// What the keys' gradients need of each query row. P_ij = exp(s_ij - largest) / total: with the LSE instead of the two, scores of
-/// 1e10 would leave five digits.
+/// What the keys' gradients need of each query row. P_ij = exp(s_ij - largest) / total: with the LSE instead of the
+/// two, scores of 1e10 would leave five digits.
 struct RowStatistics {
   double largest = -std::numeric_limits<double>::infinity();
   double total = 0;
-  double weight = 0;     // max(1, max_j |s_ij| / 3, g_i): the part of the gradients' weight that the row shares
-  double delta = 0;      // sum_c dO_ic o_ic
-  double delta_abs = 0;  // sum_c |dO_ic o_ic|
-  double mean_score = 0; // sum_j P_ij |s_ij|; in half precision alone
+  double weight = 0;      // max(1, max_j |s_ij| / 3, g_i): the part of the gradients' weight that the row shares
+  double delta = 0;       // sum_c dO_ic o_ic
+  double delta_abs = 0;   // sum_c |dO_ic o_ic|
+  double mean_score = 0;  // sum_j P_ij |s_ij|; in half precision alone
 };
 
 struct Run {
@@ -124,7 +135,8 @@ struct Run {
   const HostInputs& in;
   const bool backward;
   const bool half = problem.dtype != Dtype::fp32;
-  const double least = least_pair(problem.dtype), flushed = flushed_pair(problem.dtype), lse_share = lse_share_of_weight(problem.dtype);
+  const double least = least_pair(problem.dtype), flushed = flushed_pair(problem.dtype),
+               lse_share = lse_share_of_weight(problem.dtype);
   const int64_t d = problem.head_dim;
   const double scale = problem.softmax_scale;
 
@@ -138,8 +150,15 @@ struct Run {
 class QueryBlock {
  public:
   QueryBlock(const Run& run, std::span<const HeadRow> rows)
-      : run_(run), head_(rows[0].head), count_(static_cast<int64_t>(rows.size())), pitch_(padded(run.d)),
-        q_(count_, run.d), d_o_(count_, run.d), o_(count_ * pitch_), o_abs_(count_ * pitch_), o_stored_(run.half ? count_ * pitch_ : 0) {
+      : run_(run),
+        head_(rows[0].head),
+        count_(static_cast<int64_t>(rows.size())),
+        pitch_(padded(run.d)),
+        q_(count_, run.d),
+        d_o_(count_, run.d),
+        o_(count_ * pitch_),
+        o_abs_(count_ * pitch_),
+        o_stored_(run.half ? count_ * pitch_ : 0) {
     for (int64_t r = 0; r < count_; ++r) {
       q_.load(r, run.q(head_, rows[r].row), run.d);
       if (run.backward) d_o_.load(r, run.d_o(head_, rows[r].row), run.d);
@@ -160,7 +179,8 @@ class QueryBlock {
       const int64_t keys = load_tile(v, &Run::v, j0);
       for (int64_t r = 0; r < count_; ++r) {
         double allowed[kTile];
-        for (int64_t j = 0; j < keys; ++j) allowed[j] = weighted(r, j0)[j] + (j0 + j < seen_[r] ? run_.least / statistics_[r].total : 0);
+        for (int64_t j = 0; j < keys; ++j)
+          allowed[j] = weighted(r, j0)[j] + (j0 + j < seen_[r] ? run_.least / statistics_[r].total : 0);
         signed_and_absolute(keys, pitch_, p(r, j0), allowed, v.row(0), pitch_, &o_[r * pitch_], &o_abs_[r * pitch_]);
         if (run_.half) absolute(keys, pitch_, stored(r, j0), v.row(0), pitch_, &o_stored_[r * pitch_]);
       }
@@ -223,7 +243,9 @@ class QueryBlock {
   double largest_ds() const { return largest_ds_; }
 
  private:
-  static double lse_of(const RowStatistics& row) { return row.largest + std::log(row.total); }  // -inf + -inf for a row that sees no key
+  static double lse_of(const RowStatistics& row) {
+    return row.largest + std::log(row.total);
+  }  // -inf + -inf for a row that sees no key
   /// The part of w_ij that the row shares.
   double row_weight(int64_t r) const { return std::max(1.0, largest_score_[r] / 3); }
   double* p(int64_t r, int64_t j) { return p_.data() + r * keys_pitch_ + j; }
@@ -244,12 +266,14 @@ class QueryBlock {
     for (int64_t j0 = 0; j0 < keys_; j0 += kTile) {
       load_tile(k, &Run::k, j0);
       for (int64_t r = 0; r < count_; ++r) {
-        signed_and_absolute(run_.d, kTile, q_.row(r), q_.abs_row(r), k.element.data(), kTile, p(r, j0), weighted(r, j0));
+        signed_and_absolute(
+            run_.d, kTile, q_.row(r), q_.abs_row(r), k.element.data(), kTile, p(r, j0), weighted(r, j0));
       }
     }
   }
 
-  /// Scores to probabilities: p_ becomes P_ij, p_weighted_ P_ij w_ij and p_stored_ what storing S adds, 0 for the keys that row r does not see.
+  /// Scores to probabilities: p_ becomes P_ij, p_weighted_ P_ij w_ij and p_stored_ what storing S adds, 0 for the keys
+  /// that row r does not see.
   void softmax() {
     statistics_.resize(count_);
     largest_a_.resize(count_);
@@ -277,13 +301,15 @@ class QueryBlock {
         if (run_.half) row.mean_score += s[j] * stored(r, 0)[j];
       }
       if (run_.half)
-        for (int64_t j = 0; j < seen_[r]; ++j) stored(r, 0)[j] = s[j] * (stored(r, 0)[j] + row.mean_score) + 2 * run_.least;
+        for (int64_t j = 0; j < seen_[r]; ++j)
+          stored(r, 0)[j] = s[j] * (stored(r, 0)[j] + row.mean_score) + 2 * run_.least;
       std::fill(s + seen_[r], s + keys_pitch_, 0.0);
       std::fill(a + seen_[r], a + keys_pitch_, 0.0);
     }
   }
 
-  void store(ReferenceTensor& to, int64_t first, const std::vector<double>& value, const std::vector<double>& allowance, const std::vector<double>& stored) const {
+  void store(ReferenceTensor& to, int64_t first, const std::vector<double>& value, const std::vector<double>& allowance,
+             const std::vector<double>& stored) const {
     for (int64_t r = 0; r < count_; ++r) {
       std::copy_n(&value[r * pitch_], run_.d, &to.value[(first + r) * run_.d]);
       std::copy_n(&allowance[r * pitch_], run_.d, &to.allowance[(first + r) * run_.d]);
@@ -306,7 +332,8 @@ class QueryBlock {
 
 /// dK and dV of up to kTile key rows of one head, and their allowances: one loop over the queries, kTile at a time.
 /// `statistics` holds one entry for each query row of this head.
-void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStatistics* statistics, Reference& reference, int64_t first) {
+void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStatistics* statistics, Reference& reference,
+                   int64_t first) {
   const int64_t head = rows[0].head, count = static_cast<int64_t>(rows.size()), d = run.d, pitch = padded(d);
   TransposedTile k(d), v(d);
   for (int64_t j = 0; j < count; ++j) {
@@ -321,7 +348,8 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
   std::vector<double> p_stored(kTile * kTile), ds_stored(kTile * kTile);
   for (int64_t i0 = 0; i0 < run.problem.seqlen_q; i0 += kTile) {
     const int64_t queries = std::min(kTile, run.problem.seqlen_q - i0);
-    if (visible_keys(run.problem, i0 + queries - 1) <= rows[0].row) continue;  // the mask hides all these keys from all these queries
+    if (visible_keys(run.problem, i0 + queries - 1) <= rows[0].row)
+      continue;  // the mask hides all these keys from all these queries
     for (int64_t i = 0; i < queries; ++i) {
       q.load(i, run.q(head, i0 + i), d);
       d_o.load(i, run.d_o(head, i0 + i), d);
@@ -344,8 +372,10 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
       }
     }
     for (int64_t j = 0; j < count; ++j) {
-      signed_and_absolute(queries, pitch, &p[j * kTile], &p_weighted[j * kTile], d_o.row(0), pitch, &dv[j * pitch], &dv_abs[j * pitch]);
-      signed_and_absolute(queries, pitch, &ds[j * kTile], &ds_abs[j * kTile], q.row(0), pitch, &dk[j * pitch], &dk_abs[j * pitch]);
+      signed_and_absolute(
+          queries, pitch, &p[j * kTile], &p_weighted[j * kTile], d_o.row(0), pitch, &dv[j * pitch], &dv_abs[j * pitch]);
+      signed_and_absolute(
+          queries, pitch, &ds[j * kTile], &ds_abs[j * kTile], q.row(0), pitch, &dk[j * pitch], &dk_abs[j * pitch]);
       if (!run.half) continue;
       absolute(queries, pitch, &p_stored[j * kTile], d_o.row(0), pitch, &dv_stored[j * pitch]);
       absolute(queries, pitch, &ds_stored[j * kTile], q.row(0), pitch, &dk_stored[j * pitch]);
@@ -376,14 +406,14 @@ std::vector<int64_t> cut(const std::vector<HeadRow>& rows, int64_t most) {
 template <class Work>
 void for_each_piece(const std::vector<HeadRow>& rows, int64_t most, const Work& work) {
   const std::vector<int64_t> begins = cut(rows, most);
-  parallel_for(static_cast<int64_t>(begins.size()) - 1, [&](int64_t n) {
-    work(begins[n], std::span(rows).subspan(begins[n], begins[n + 1] - begins[n]));
-  });
+  parallel_for(static_cast<int64_t>(begins.size()) - 1,
+               [&](int64_t n) { work(begins[n], std::span(rows).subspan(begins[n], begins[n + 1] - begins[n])); });
 }
 
 }  // namespace
 
-Reference compute_reference_cpu(const Problem& problem, const HostInputs& inputs, const Selection& selection, bool backward) {
+Reference compute_reference_cpu(const Problem& problem, const HostInputs& inputs, const Selection& selection,
+                                bool backward) {
   const Run run{problem, inputs, backward};
   const Selection rows = spelled_out(problem, selection, backward);
   Reference reference = allocate_reference(problem, rows, backward);
@@ -396,7 +426,8 @@ Reference compute_reference_cpu(const Problem& problem, const HostInputs& inputs
     block.forward();
     block.store_forward(reference, first);
     if (backward) block.query_gradients(reference.dq, first);
-    if (backward && selection.full) std::copy(block.statistics().begin(), block.statistics().end(), statistics.begin() + first);
+    if (backward && selection.full)
+      std::copy(block.statistics().begin(), block.statistics().end(), statistics.begin() + first);
     const std::lock_guard lock(guard);
     reference.largest_dp = std::max(reference.largest_dp, block.largest_dp());
     reference.largest_ds = std::max(reference.largest_ds, block.largest_ds());
@@ -420,7 +451,8 @@ Reference compute_reference_cpu(const Problem& problem, const HostInputs& inputs
     for_each_piece(queries, kBlock, [&](int64_t, std::span<const HeadRow> piece) {
       QueryBlock block(run, piece);
       block.forward();
-      std::copy(block.statistics().begin(), block.statistics().end(), statistics.begin() + piece[0].head * problem.seqlen_q + piece[0].row);
+      std::copy(block.statistics().begin(), block.statistics().end(),
+                statistics.begin() + piece[0].head * problem.seqlen_q + piece[0].row);
     });
   }
   for_each_piece(rows.keys, kTile, [&](int64_t first, std::span<const HeadRow> piece) {
@@ -430,7 +462,8 @@ Reference compute_reference_cpu(const Problem& problem, const HostInputs& inputs
 }
 
 double reference_rate_cpu() {
-  // Measured at head_dim 64, forward and backward, on a 2020s x86 server core with AVX2; half of it, since laptops throttle.
+  // Measured at head_dim 64, forward and backward, on a 2020s x86 server core with AVX2; half of it, since laptops
+  // throttle.
   constexpr double kFlopsPerCore = 4e9;
   return kFlopsPerCore * std::max(1u, std::thread::hardware_concurrency());
 }

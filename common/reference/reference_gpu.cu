@@ -1,5 +1,6 @@
-// The float64 reference on a GPU: plain CUDA in double, its own tiles and products. Two kernels do everything. Both let a block own
-// up to kOwn selected rows (queries, or keys for dK and dV) of one head and loop over the rows of the other side in tiles of kOther:
+// The float64 reference on a GPU: plain CUDA in double, its own tiles and products. Two kernels do everything. Both let
+// a block own up to kOwn selected rows (queries, or keys for dK and dV) of one head and loop over the rows of the other
+// side in tiles of kOther:
 //   row_statistics   maximum and sum of the softmax, max |s|, mean |s| and max A of query rows
 //   weighted_sum     one of O, dQ, dV, dK and its allowance: recomputes S (and dP), turns them into the two coefficients of each
 //                    pair - the value's and the allowance's - and sums the other side's rows with them. In half precision it runs
@@ -22,11 +23,13 @@
 namespace attention {
 namespace {
 
-constexpr int kOwn = 64;      // rows that a block owns
-constexpr int kOther = 32;    // rows of the other side per tile
-constexpr int kCols = 64;     // output columns of a block of weighted_sum; wider heads take several blocks, each recomputing S
-constexpr int kDims = 16;     // dimensions of a product that are in shared memory at a time
-constexpr int kThreads = 256; // 16 x 16: a thread has 4 own rows by 2 other rows of a score tile, 4 by 4 of an output tile
+constexpr int kOwn = 64;    // rows that a block owns
+constexpr int kOther = 32;  // rows of the other side per tile
+constexpr int kCols =
+    64;  // output columns of a block of weighted_sum; wider heads take several blocks, each recomputing S
+constexpr int kDims = 16;  // dimensions of a product that are in shared memory at a time
+constexpr int kThreads =
+    256;  // 16 x 16: a thread has 4 own rows by 2 other rows of a score tile, 4 by 4 of an output tile
 constexpr int kPerOwn = kOwn / 16, kPerOther = kOther / 16, kPerCol = kCols / 16;
 
 enum class Output { o, dq, dv, dk };
@@ -39,8 +42,8 @@ struct Shape {
   int d;
   bool causal;
   double scale;
-  double least;    // least_pair
-  double flushed;  // flushed_pair
+  double least;      // least_pair
+  double flushed;    // flushed_pair
   double lse_share;  // lse_share_of_weight
 
   /// Problem::visible, for device code.
@@ -57,14 +60,15 @@ struct Group {
   int count;
 };
 
-/// What is known of each query row of the batch, indexed head * seqlen_q + i. P_ij = exp(s_ij - largest) / total: with the LSE instead
-/// of the two, scores of 1e10 would leave five digits.
+/// What is known of each query row of the batch, indexed head * seqlen_q + i. P_ij = exp(s_ij - largest) / total: with
+/// the LSE instead of the two, scores of 1e10 would leave five digits.
 struct RowStatistics {
-  double largest, total, lse, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score, largest_dp, largest_ds;
+  double largest, total, lse, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score, largest_dp,
+      largest_ds;
 };
 
-/// Tiles with the dimension (or the other side's row) first; one column more than needed, so that the threads that fill a column
-/// hit different banks.
+/// Tiles with the dimension (or the other side's row) first; one column more than needed, so that the threads that fill
+/// a column hit different banks.
 struct ProductTiles {
   double own[kDims][kOwn + 1];
   double other[kDims][kOther + 1];
@@ -74,11 +78,13 @@ struct CoefficientTiles {
   double allowance[kOther][kOwn + 1];
 };
 
-/// sum[a][b] = x_a . y_b and sum_abs[a][b] = sum_c |x_ac y_bc| for this thread's own rows a and other rows b. own_row[n] is the
-/// n-th own row of the matrix x [.., d] or -1; the other rows are other0, other0 + 1, ... of y, up to other_end. Rows that do not
-/// exist count as zeros. All threads of the block take part; starts with a barrier, so that the tiles may be in use before.
-__device__ void products(ProductTiles& tiles, const float* x, const int64_t* own_row, const float* y, int64_t other0, int64_t other_end, int d,
-                         double (&sum)[kPerOwn][kPerOther], double (&sum_abs)[kPerOwn][kPerOther]) {
+/// sum[a][b] = x_a . y_b and sum_abs[a][b] = sum_c |x_ac y_bc| for this thread's own rows a and other rows b.
+/// own_row[n] is the n-th own row of the matrix x [.., d] or -1; the other rows are other0, other0 + 1, ... of y, up to
+/// other_end. Rows that do not exist count as zeros. All threads of the block take part; starts with a barrier, so that
+/// the tiles may be in use before.
+__device__ void products(ProductTiles& tiles, const float* x, const int64_t* own_row, const float* y, int64_t other0,
+                         int64_t other_end, int d, double (&sum)[kPerOwn][kPerOther],
+                         double (&sum_abs)[kPerOwn][kPerOther]) {
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 #pragma unroll
   for (int a = 0; a < kPerOwn; ++a)
@@ -133,9 +139,11 @@ __device__ void load_own_rows(int64_t (&own_row)[kOwn], const Group& group, cons
   __syncthreads();  // own_row is complete
 }
 
-/// Maximum and sum of the softmax, max |s|, sum_j P_ij |s_ij| and max A of the group's query rows. One block per group. The sum runs along with its maximum, as in the online
-/// softmax (Milakov and Gimelshein 2018); in float64 the rescaling costs nothing that 1e-12 would show.
-__global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs in, const Group* groups, const int64_t* rows, RowStatistics* statistics) {
+/// Maximum and sum of the softmax, max |s|, sum_j P_ij |s_ij| and max A of the group's query rows. One block per group.
+/// The sum runs along with its maximum, as in the online softmax (Milakov and Gimelshein 2018); in float64 the
+/// rescaling costs nothing that 1e-12 would show.
+__global__ void __launch_bounds__(kThreads)
+    row_statistics(Shape shape, Inputs in, const Group* groups, const int64_t* rows, RowStatistics* statistics) {
   __shared__ ProductTiles tiles;
   __shared__ int64_t own_row[kOwn];
   const Group group = groups[blockIdx.x];
@@ -174,10 +182,12 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
   for (int a = 0; a < kPerOwn; ++a) {
     for (int step = 8; step > 0; step /= 2) {  // the 16 threads of a row are neighbouring lanes
       const double other = __shfl_xor_sync(0xffffffffu, largest[a], step, 16);
-      const double other_total = __shfl_xor_sync(0xffffffffu, total[a], step, 16), other_score = __shfl_xor_sync(0xffffffffu, total_score[a], step, 16);
+      const double other_total = __shfl_xor_sync(0xffffffffu, total[a], step, 16),
+                   other_score = __shfl_xor_sync(0xffffffffu, total_score[a], step, 16);
       const double now = fmax(largest[a], other);
       // Where both have seen no key the maximum is -inf and there is nothing to add.
-      const double rescale = now == -INFINITY ? 0 : exp(largest[a] - now), other_rescale = now == -INFINITY ? 0 : exp(other - now);
+      const double rescale = now == -INFINITY ? 0 : exp(largest[a] - now),
+                   other_rescale = now == -INFINITY ? 0 : exp(other - now);
       total[a] = total[a] * rescale + other_total * other_rescale;
       total_score[a] = total_score[a] * rescale + other_score * other_rescale;
       largest[a] = now;
@@ -198,12 +208,13 @@ __global__ void __launch_bounds__(kThreads) row_statistics(Shape shape, Inputs i
 }
 
 /// One output of the group's rows, columns c0 = (blockIdx.x % col_blocks) * kCols onwards, and its allowance, into rows
-/// group.begin, ... of value and allowance [.., d]. Needs row_statistics of every query row that it meets and, for dQ and dK,
-/// their delta. The first column block also leaves the rows' mean weight (Output::o) or largest dP and dS (Output::dq) in `statistics`. `stored`: ReferenceTensor's
-/// stored takes the allowance's place.
+/// group.begin, ... of value and allowance [.., d]. Needs row_statistics of every query row that it meets and, for dQ
+/// and dK, their delta. The first column block also leaves the rows' mean weight (Output::o) or largest dP and dS
+/// (Output::dq) in `statistics`. `stored`: ReferenceTensor's stored takes the allowance's place.
 template <Output kOutput>
-__global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks, bool stored,
-                                                         RowStatistics* statistics, double* value, double* allowance) {
+__global__ void __launch_bounds__(kThreads)
+    weighted_sum(Shape shape, Inputs in, const Group* groups, const int64_t* rows, int col_blocks, bool stored,
+                 RowStatistics* statistics, double* value, double* allowance) {
   constexpr bool kOwnQueries = owns_queries(kOutput);
   __shared__ union {  // never needed at the same time
     ProductTiles product;
@@ -230,7 +241,8 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
     double s[kPerOwn][kPerOther], s_abs[kPerOwn][kPerOther], dp[kPerOwn][kPerOther], dp_abs[kPerOwn][kPerOther];
     products(tiles.product, kOwnQueries ? q : k, own_row, kOwnQueries ? k : q, other0, others.end, shape.d, s, s_abs);
     if constexpr (needs_dp(kOutput)) {
-      products(tiles.product, kOwnQueries ? d_o : v, own_row, kOwnQueries ? v : d_o, other0, others.end, shape.d, dp, dp_abs);
+      products(tiles.product, kOwnQueries ? d_o : v, own_row, kOwnQueries ? v : d_o, other0, others.end, shape.d, dp,
+               dp_abs);
     }
 #pragma unroll
     for (int a = 0; a < kPerOwn; ++a)
@@ -256,7 +268,8 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
             }
           } else {
             to_value = p;
-            to_allowance = stored ? p_score + 2 * shape.least : p_weight + (kOutput == Output::o ? shape.least / row.total : shape.least);
+            to_allowance = stored ? p_score + 2 * shape.least
+                                  : p_weight + (kOutput == Output::o ? shape.least / row.total : shape.least);
           }
         }
         coefficient.value[tx + 16 * b][ty + 16 * a] = to_value;
@@ -277,7 +290,8 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
         for (int c = 0; c < kPerCol; ++c) x[c] = tiles.other_row[m][tx + 16 * c];
 #pragma unroll
         for (int a = 0; a < kPerOwn; ++a) {
-          const double to_value = coefficient.value[part + m][ty + 16 * a], to_allowance = coefficient.allowance[part + m][ty + 16 * a];
+          const double to_value = coefficient.value[part + m][ty + 16 * a],
+                       to_allowance = coefficient.allowance[part + m][ty + 16 * a];
 #pragma unroll
           for (int c = 0; c < kPerCol; ++c) {
             sum[a][c] += to_value * x[c];
@@ -316,9 +330,10 @@ __global__ void __launch_bounds__(kThreads) weighted_sum(Shape shape, Inputs in,
   }
 }
 
-/// delta_i = sum_c dO_ic o_ic and its sum of absolute values, for the group's query rows, whose o stands in rows group.begin, ...
-/// One thread per row.
-__global__ void row_delta(Shape shape, Inputs in, const Group* groups, const int64_t* rows, const double* o, RowStatistics* statistics) {
+/// delta_i = sum_c dO_ic o_ic and its sum of absolute values, for the group's query rows, whose o stands in rows
+/// group.begin, ... One thread per row.
+__global__ void row_delta(Shape shape, Inputs in, const Group* groups, const int64_t* rows, const double* o,
+                          RowStatistics* statistics) {
   const Group group = groups[blockIdx.x];
   if (static_cast<int>(threadIdx.x) >= group.count) return;
   const int64_t n = group.begin + threadIdx.x, row = group.head * shape.seqlen_q + rows[n];
@@ -333,7 +348,8 @@ __global__ void row_delta(Shape shape, Inputs in, const Group* groups, const int
 }
 
 void require(cudaError_t error, const char* doing) {
-  if (error != cudaSuccess) throw DeviceFailure(std::string("float64 reference on the GPU, ") + doing + ": " + cudaGetErrorString(error));
+  if (error != cudaSuccess)
+    throw DeviceFailure(std::string("float64 reference on the GPU, ") + doing + ": " + cudaGetErrorString(error));
 }
 
 /// Device memory that frees itself.
@@ -346,7 +362,8 @@ class Buffer {
   template <class Range>
   static Buffer holding(const Range& host) {
     Buffer buffer(static_cast<int64_t>(std::size(host)));
-    if (buffer.bytes_ > 0) require(cudaMemcpy(buffer.data_, std::data(host), buffer.bytes_, cudaMemcpyHostToDevice), "copying in");
+    if (buffer.bytes_ > 0)
+      require(cudaMemcpy(buffer.data_, std::data(host), buffer.bytes_, cudaMemcpyHostToDevice), "copying in");
     return buffer;
   }
   static Buffer zeros(int64_t count) {
@@ -371,8 +388,11 @@ class Buffer {
 class RowList {
  public:
   /// `rows` is sorted; the part is rows[begin], ..., rows[end - 1].
-  RowList(std::span<const HeadRow> rows, int64_t first_head) : size_(static_cast<int64_t>(rows.size())), host_groups_(groups(rows, first_head)),
-        groups_(Buffer<Group>::holding(host_groups_)), rows_(Buffer<int64_t>::holding(row_numbers(rows))) {}
+  RowList(std::span<const HeadRow> rows, int64_t first_head)
+      : size_(static_cast<int64_t>(rows.size())),
+        host_groups_(groups(rows, first_head)),
+        groups_(Buffer<Group>::holding(host_groups_)),
+        rows_(Buffer<int64_t>::holding(row_numbers(rows))) {}
   int64_t size() const { return size_; }
   int64_t group_count() const { return static_cast<int64_t>(host_groups_.size()); }
   const Group* group_list() const { return groups_.get(); }
@@ -405,15 +425,24 @@ class RowList {
 class HeadBatch {
  public:
   HeadBatch(const Problem& problem, const HostInputs& in, int64_t first_head, int64_t heads, bool backward)
-      : shape_{problem.seqlen_q, problem.seqlen_k, problem.head_dim, problem.causal, problem.softmax_scale, least_pair(problem.dtype), flushed_pair(problem.dtype),
+      : shape_{problem.seqlen_q,
+               problem.seqlen_k,
+               problem.head_dim,
+               problem.causal,
+               problem.softmax_scale,
+               least_pair(problem.dtype),
+               flushed_pair(problem.dtype),
                lse_share_of_weight(problem.dtype)},
         col_blocks_((problem.head_dim + kCols - 1) / kCols),
-        q_(part(in.q, first_head, heads, problem.seqlen_q)), k_(part(in.k, first_head, heads, problem.seqlen_k)),
-        v_(part(in.v, first_head, heads, problem.seqlen_k)), d_o_(backward ? part(in.d_o, first_head, heads, problem.seqlen_q) : Buffer<float>(0)),
+        q_(part(in.q, first_head, heads, problem.seqlen_q)),
+        k_(part(in.k, first_head, heads, problem.seqlen_k)),
+        v_(part(in.v, first_head, heads, problem.seqlen_k)),
+        d_o_(backward ? part(in.d_o, first_head, heads, problem.seqlen_q) : Buffer<float>(0)),
         statistics_(Buffer<RowStatistics>::zeros(heads * problem.seqlen_q)) {}
 
   void statistics(const RowList& queries) const {
-    row_statistics<<<grid(queries.group_count()), kThreads>>>(shape_, inputs(), queries.group_list(), queries.row_list(), statistics_.get());
+    row_statistics<<<grid(queries.group_count()), kThreads>>>(
+        shape_, inputs(), queries.group_list(), queries.row_list(), statistics_.get());
     require(cudaGetLastError(), "launching row_statistics");
   }
 
@@ -421,14 +450,17 @@ class HeadBatch {
   void forward(const RowList& queries, const Buffer<double>& value, const Buffer<double>& allowance) const {
     sum<Output::o>(queries, value, allowance);
     if (!d_o_.get()) return;
-    row_delta<<<grid(queries.group_count()), kOwn>>>(shape_, inputs(), queries.group_list(), queries.row_list(), value.get(), statistics_.get());
+    row_delta<<<grid(queries.group_count()), kOwn>>>(
+        shape_, inputs(), queries.group_list(), queries.row_list(), value.get(), statistics_.get());
     require(cudaGetLastError(), "launching row_delta");
   }
 
   template <Output kOutput>
-  void sum(const RowList& rows, const Buffer<double>& value, const Buffer<double>& allowance, bool stored = false) const {
-    weighted_sum<kOutput><<<grid(rows.group_count() * col_blocks_), kThreads>>>(shape_, inputs(), rows.group_list(), rows.row_list(), col_blocks_, stored,
-                                                                              statistics_.get(), value.get(), allowance.get());
+  void sum(const RowList& rows, const Buffer<double>& value, const Buffer<double>& allowance,
+           bool stored = false) const {
+    weighted_sum<kOutput><<<grid(rows.group_count() * col_blocks_), kThreads>>>(
+        shape_, inputs(), rows.group_list(), rows.row_list(), col_blocks_, stored, statistics_.get(), value.get(),
+        allowance.get());
     require(cudaGetLastError(), "launching weighted_sum");
   }
 
@@ -444,7 +476,9 @@ class HeadBatch {
     return Buffer<float>::holding(tensor.subspan(first_head * head_size, heads * head_size));
   }
   Inputs inputs() const { return {q_.get(), k_.get(), v_.get(), d_o_.get()}; }
-  static unsigned grid(int64_t blocks) { return static_cast<unsigned>(blocks); }  // below 2^31: a batch has at most 1 GiB of rows, or one head
+  static unsigned grid(int64_t blocks) {
+    return static_cast<unsigned>(blocks);
+  }  // below 2^31: a batch has at most 1 GiB of rows, or one head
 
   Shape shape_;
   int col_blocks_;
@@ -458,13 +492,16 @@ struct Part {
   int64_t begin;
 };
 Part part_of(const std::vector<HeadRow>& rows, int64_t first, int64_t end) {
-  const auto from = std::lower_bound(rows.begin(), rows.end(), HeadRow{first, 0}), to = std::lower_bound(rows.begin(), rows.end(), HeadRow{end, 0});
+  const auto from = std::lower_bound(rows.begin(), rows.end(), HeadRow{first, 0}),
+             to = std::lower_bound(rows.begin(), rows.end(), HeadRow{end, 0});
   return {{from, to}, from - rows.begin()};
 }
 
-/// value and allowance, which one weighted_sum has left, into the reference; in half precision `stored` too, by another.
+/// value and allowance, which one weighted_sum has left, into the reference; in half precision `stored` too, by
+/// another.
 template <Output kOutput>
-void copy_out(const HeadBatch& batch, const RowList& rows, ReferenceTensor& tensor, int64_t begin, const Buffer<double>& value, const Buffer<double>& allowance) {
+void copy_out(const HeadBatch& batch, const RowList& rows, ReferenceTensor& tensor, int64_t begin,
+              const Buffer<double>& value, const Buffer<double>& allowance) {
   value.copy_out(tensor.value.data() + begin * tensor.cols);
   allowance.copy_out(tensor.allowance.data() + begin * tensor.cols);
   if (tensor.stored.empty()) return;
@@ -472,14 +509,16 @@ void copy_out(const HeadBatch& batch, const RowList& rows, ReferenceTensor& tens
   allowance.copy_out(tensor.stored.data() + begin * tensor.cols);
 }
 
-/// The heads [first_head, first_head + heads) of the reference. `weights` sums the mean weights and counts the rows behind them.
+/// The heads [first_head, first_head + heads) of the reference. `weights` sums the mean weights and counts the rows
+/// behind them.
 struct Weights {
   double sum = 0;
   int64_t rows = 0;
 };
-void compute_batch(const Problem& problem, const HostInputs& in, const Selection& rows, bool full, bool backward, int64_t first_head, int64_t heads,
-                   Reference& reference, Weights& weights) {
-  const Part query_part = part_of(rows.queries, first_head, first_head + heads), key_part = part_of(rows.keys, first_head, first_head + heads);
+void compute_batch(const Problem& problem, const HostInputs& in, const Selection& rows, bool full, bool backward,
+                   int64_t first_head, int64_t heads, Reference& reference, Weights& weights) {
+  const Part query_part = part_of(rows.queries, first_head, first_head + heads),
+             key_part = part_of(rows.keys, first_head, first_head + heads);
   if (query_part.rows.empty() && key_part.rows.empty()) return;
   const HeadBatch batch(problem, in, first_head, heads, backward);
   const RowList queries(query_part.rows, first_head);
@@ -516,7 +555,8 @@ void compute_batch(const Problem& problem, const HostInputs& in, const Selection
       std::vector<HeadRow> all(problem.seqlen_q);
       for (int64_t i = 0; i < problem.seqlen_q; ++i) all[i] = {head, i};
       const RowList every_query(all, first_head);
-      const Buffer<double> value(every_query.size() * problem.head_dim), allowance(every_query.size() * problem.head_dim);
+      const Buffer<double> value(every_query.size() * problem.head_dim),
+          allowance(every_query.size() * problem.head_dim);
       batch.statistics(every_query);
       batch.forward(every_query, value, allowance);
     }
@@ -541,16 +581,19 @@ double reference_rate_gpu() {
   require(cudaGetDevice(&device), "finding the device");
   require(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "reading an attribute");
   require(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device), "reading an attribute");
-  require(cudaDeviceGetAttribute(&fp32_per_fp64, cudaDevAttrSingleToDoublePrecisionPerfRatio, device), "reading an attribute");
+  require(cudaDeviceGetAttribute(&fp32_per_fp64, cudaDevAttrSingleToDoublePrecisionPerfRatio, device),
+          "reading an attribute");
   require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "reading an attribute");
   require(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "reading an attribute");
-  const int fp32_lanes = major * 10 + minor <= 80 ? 64 : 128;  // per multiprocessor (CUDA C++ Programming Guide, arithmetic instructions)
+  const int fp32_lanes =
+      major * 10 + minor <= 80 ? 64 : 128;  // per multiprocessor (CUDA C++ Programming Guide, arithmetic instructions)
   // Meant to reach a third of the peak, while executing 1.5 times the operations that reference_flops counts.
   constexpr double kShareOfPeak = 0.2;
   return kShareOfPeak * 2 * fp32_lanes * multiprocessors * (clock_khz * 1e3) / std::max(1, fp32_per_fp64);
 }
 
-Reference compute_reference_gpu(const Problem& problem, const HostInputs& inputs, const Selection& selection, bool backward) {
+Reference compute_reference_gpu(const Problem& problem, const HostInputs& inputs, const Selection& selection,
+                                bool backward) {
   const Selection rows = spelled_out(problem, selection, backward);
   Reference reference = allocate_reference(problem, rows, backward);
   // Per head: four float inputs, statistics, and value and allowance of one output at a time.
@@ -561,7 +604,8 @@ Reference compute_reference_gpu(const Problem& problem, const HostInputs& inputs
   const int64_t batch = std::max<int64_t>(1, kBatchBytes / head_bytes);
   Weights weights;
   for (int64_t head = 0; head < problem.heads_total(); head += batch) {
-    compute_batch(problem, inputs, rows, selection.full, backward, head, std::min(batch, problem.heads_total() - head), reference, weights);
+    compute_batch(problem, inputs, rows, selection.full, backward, head, std::min(batch, problem.heads_total() - head),
+                  reference, weights);
   }
   if (weights.rows > 0) reference.mean_weight = weights.sum / static_cast<double>(weights.rows);
   return reference;

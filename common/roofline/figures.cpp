@@ -14,7 +14,6 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-
 namespace attention {
 
 namespace {
@@ -41,25 +40,30 @@ Dtype parse_dtype(const std::string& name) {
 TileShape parse_tile(const std::string& text) {
   TileShape tile;
   char x = 0;
-  if (!(std::istringstream(text) >> tile.br >> x >> tile.bc) || x != 'x') throw std::runtime_error(fmt::format("tile {} is not BrxBc", text));
+  if (!(std::istringstream(text) >> tile.br >> x >> tile.bc) || x != 'x')
+    throw std::runtime_error(fmt::format("tile {} is not BrxBc", text));
   return tile;
 }
 
 }  // namespace
 
 std::optional<double> DeviceFigures::product_rate(const Problem& p, bool warpgroups) const {
-  if (warpgroups && p.dtype == Dtype::fp32) return wgmma_fp16 ? std::optional(*wgmma_fp16 / 3) : std::nullopt;  // in parts: three for one
+  if (warpgroups && p.dtype == Dtype::fp32)
+    return wgmma_fp16 ? std::optional(*wgmma_fp16 / 3) : std::nullopt;  // in parts: three for one
   if (warpgroups) return p.dtype == Dtype::fp16 ? wgmma_fp16 : wgmma_bf16;
   const TileProductRate* best = nullptr;
   for (const TileProductRate& rate : p.on_tensor_cores ? split_products : tile_products)
-    if (rate.dtype == p.dtype && rate.head_dim >= p.head_dim && (best == nullptr || rate.head_dim < best->head_dim)) best = &rate;
+    if (rate.dtype == p.dtype && rate.head_dim >= p.head_dim && (best == nullptr || rate.head_dim < best->head_dim))
+      best = &rate;
   if (best == nullptr) return std::nullopt;
   return best->flops_per_second * p.head_dim / best->head_dim;
 }
 
 double DeviceFigures::hbm_limit() const { return std::max({hbm_peak.value_or(0), hbm_read, hbm_copy}); }
 
-bool is_cache_resident(double bytes_per_second, const DeviceFigures& figures) { return bytes_per_second > 1.05 * figures.hbm_limit(); }
+bool is_cache_resident(double bytes_per_second, const DeviceFigures& figures) {
+  return bytes_per_second > 1.05 * figures.hbm_limit();
+}
 
 std::string figures_path(const std::string& gpu) {
   const auto environment = [](const char* name) {
@@ -74,22 +78,32 @@ std::string figures_path(const std::string& gpu) {
     folder = home + "/.cache";
   }
   std::string name = gpu;
-  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '.'; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '.'; }, '_');
   return folder + "/attention-steps/" + name + ".json";
 }
 
 std::string figures_json(const DeviceFigures& f) {
   Json json = {{"schema", kSchema}};
-  json["gpu"] = {{"name", f.gpu}, {"compute_capability", f.compute_capability}, {"sm_count", f.sm_count}, {"hbm_bytes", f.hbm_bytes}, {"l2_bytes", f.l2_bytes},
-                 {"sram_bytes", f.sm_count * f.sram_bytes_per_sm}, {"sram_bytes_per_sm", f.sram_bytes_per_sm}, {"sram_bytes_per_block", f.sram_bytes_per_block},
-                 {"driver_cuda", f.driver_cuda}};
+  json["gpu"] = {
+      {"name", f.gpu},
+      {"compute_capability", f.compute_capability},
+      {"sm_count", f.sm_count},
+      {"hbm_bytes", f.hbm_bytes},
+      {"l2_bytes", f.l2_bytes},
+      {"sram_bytes", f.sm_count * f.sram_bytes_per_sm},
+      {"sram_bytes_per_sm", f.sram_bytes_per_sm},
+      {"sram_bytes_per_block", f.sram_bytes_per_block},
+      {"driver_cuda", f.driver_cuda}};
   Json& bandwidth = json["bytes_per_second"] = {{"hbm_read", f.hbm_read}, {"hbm_copy", f.hbm_copy}};
   put(bandwidth, "hbm_peak", or_null(f.hbm_peak), "the driver does not tell memory clock and bus width");
   bandwidth["l2_read"] = f.l2_read;
   bandwidth["sram_read"] = f.sram_read;
   json["working_sets"] = Json::array();
   for (const WorkingSetRate& set : f.working_sets)
-    json["working_sets"].push_back({{"bytes", set.bytes}, {"bytes_per_second", set.bytes_per_second}, {"cache_resident", is_cache_resident(set.bytes_per_second, f)}});
+    json["working_sets"].push_back({{"bytes", set.bytes},
+                                    {"bytes_per_second", set.bytes_per_second},
+                                    {"cache_resident", is_cache_resident(set.bytes_per_second, f)}});
   Json& products = json["flops_per_second"] = {{"ffma_fp32", f.ffma_fp32}};
   put(products, "mma_fp16", or_null(f.mma_fp16), "needs compute capability 7.5 or newer");
   put(products, "mma_bf16", or_null(f.mma_bf16), "needs compute capability 8.0 or newer");
@@ -98,13 +112,19 @@ std::string figures_json(const DeviceFigures& f) {
   const auto put_products = [&](const char* key, const std::vector<TileProductRate>& rates) {
     json[key] = Json::array();
     for (const TileProductRate& rate : rates)
-      json[key].push_back({{"dtype", dtype_name(rate.dtype)}, {"head_dim", rate.head_dim}, {"tile", tile_name(rate.tile)},
-                           {"blocks_per_sm", rate.blocks_per_sm}, {"flops_per_second", rate.flops_per_second},
-                           {"flops_per_byte_of_bandwidth", rate.flops_per_second / f.bandwidth()}});
+      json[key].push_back(
+          {{"dtype", dtype_name(rate.dtype)},
+           {"head_dim", rate.head_dim},
+           {"tile", tile_name(rate.tile)},
+           {"blocks_per_sm", rate.blocks_per_sm},
+           {"flops_per_second", rate.flops_per_second},
+           {"flops_per_byte_of_bandwidth", rate.flops_per_second / f.bandwidth()}});
   };
   put_products("tile_products", f.tile_products);
   put_products("split_tile_products", f.split_products);
-  json["R"] = "tile_products[].flops_per_second of the dtype and the padded head_dim, times head_dim / padded head_dim; flops_per_second.wgmma_* for steps made of warpgroup products";
+  json["R"] =
+      "tile_products[].flops_per_second of the dtype and the padded head_dim, times head_dim / padded head_dim; "
+      "flops_per_second.wgmma_* for steps made of warpgroup products";
   json["BW"] = "bytes_per_second.hbm_copy";
   json["launch_us"] = {{"spacing", f.launch_spacing_us}, {"round_trip", f.launch_round_trip_us}};
   return json.dump(2) + "\n";
@@ -130,20 +150,24 @@ DeviceFigures parse_figures(const std::string& text) {
     f.hbm_peak = positive_or_null(bandwidth, "hbm_peak");
     f.l2_read = positive(bandwidth, "l2_read");
     f.sram_read = positive(bandwidth, "sram_read");
-    for (const Json& set : json.at("working_sets")) f.working_sets.push_back({set.at("bytes").get<int64_t>(), positive(set, "bytes_per_second")});
+    for (const Json& set : json.at("working_sets"))
+      f.working_sets.push_back({set.at("bytes").get<int64_t>(), positive(set, "bytes_per_second")});
     const Json& products = json.at("flops_per_second");
     f.ffma_fp32 = positive(products, "ffma_fp32");
     f.mma_fp16 = positive_or_null(products, "mma_fp16");
     f.mma_bf16 = positive_or_null(products, "mma_bf16");
-    if (products.contains("wgmma_fp16")) f.wgmma_fp16 = positive_or_null(products, "wgmma_fp16");  // older files have none
+    if (products.contains("wgmma_fp16"))
+      f.wgmma_fp16 = positive_or_null(products, "wgmma_fp16");  // older files have none
     if (products.contains("wgmma_bf16")) f.wgmma_bf16 = positive_or_null(products, "wgmma_bf16");
     const auto read_products = [](const Json& rates, std::vector<TileProductRate>& into) {
       for (const Json& rate : rates)
-        into.push_back({parse_dtype(rate.at("dtype").get<std::string>()), static_cast<int>(positive(rate, "head_dim")), parse_tile(rate.at("tile").get<std::string>()),
-                        rate.at("blocks_per_sm").get<int>(), positive(rate, "flops_per_second")});
+        into.push_back({parse_dtype(rate.at("dtype").get<std::string>()), static_cast<int>(positive(rate, "head_dim")),
+                        parse_tile(rate.at("tile").get<std::string>()), rate.at("blocks_per_sm").get<int>(),
+                        positive(rate, "flops_per_second")});
     };
     read_products(json.at("tile_products"), f.tile_products);
-    if (json.contains("split_tile_products")) read_products(json["split_tile_products"], f.split_products);  // older files have none
+    if (json.contains("split_tile_products"))
+      read_products(json["split_tile_products"], f.split_products);  // older files have none
     f.launch_spacing_us = positive(json.at("launch_us"), "spacing");
     f.launch_round_trip_us = positive(json.at("launch_us"), "round_trip");
   } catch (const Json::parse_error&) {
@@ -157,7 +181,8 @@ DeviceFigures parse_figures(const std::string& text) {
 Known<DeviceFigures> find_figures(const std::string& gpu, const std::string& driver_cuda) {
   const auto none = Known<DeviceFigures>::none;
   const std::string path = figures_path(gpu);
-  if (path.empty()) return none("neither ATTN_DEVICE_FIGURES nor XDG_CACHE_HOME nor HOME says where step00 keeps its figures");
+  if (path.empty())
+    return none("neither ATTN_DEVICE_FIGURES nor XDG_CACHE_HOME nor HOME says where step00 keeps its figures");
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return none("step00 has not measured this GPU: run ./step00 once");
   std::ifstream file(path);
@@ -167,7 +192,8 @@ Known<DeviceFigures> find_figures(const std::string& gpu, const std::string& dri
     DeviceFigures figures = parse_figures(text);
     if (figures.gpu != gpu) return none(fmt::format("{} is of another GPU ({}): run ./step00 once", path, figures.gpu));
     if (figures.driver_cuda != driver_cuda)
-      return none(fmt::format("{} was measured with a driver for CUDA {}, this one is for {}: run ./step00 once", path, figures.driver_cuda, driver_cuda));
+      return none(fmt::format("{} was measured with a driver for CUDA {}, this one is for {}: run ./step00 once", path,
+                              figures.driver_cuda, driver_cuda));
     return figures;
   } catch (const std::exception& broken) {
     return none(fmt::format("{} was not written by step00 ({}): run ./step00 once", path, broken.what()));

@@ -24,7 +24,8 @@ struct CounterAccess {
   std::string reason, advice;
 };
 
-/// The GPU that the driver shows: usable or not, driver against toolkit, the architectures that this program was built for.
+/// The GPU that the driver shows: usable or not, driver against toolkit, the architectures that this program was built
+/// for.
 std::vector<Finding> gpu_findings(const GpuPresence& gpu, const DeviceFigures* figures);
 
 /// What each block may use, which dtypes have products here, the counters.
@@ -40,6 +41,7 @@ std::string findings_text(const std::vector<Finding>& findings);
 std::string figures_text(const DeviceFigures& figures);
 
 /// step00's JSON: the figures (null without a GPU, with the reason) and the findings, with the versions of this build.
-std::string step00_json(const DeviceFigures* figures, const std::string& reason_without, const std::vector<Finding>& findings);
+std::string step00_json(const DeviceFigures* figures, const std::string& reason_without,
+                        const std::vector<Finding>& findings);
 
 }  // namespace attention

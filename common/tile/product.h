@@ -125,8 +125,8 @@ template <class E, int Rows, int Cols>
 __device__ __forceinline__ void multiply_add_blocks(Fragment<Rows, Cols, 4, 2>& out, const uint32_t (&x)[Rows / 16][4],
                                                     int n, const uint32_t (&y)[4]) {
   ATTN_UNROLL for (int m = 0; m < Rows / 16; ++m) {
-    tensor_multiply_add<E>(out(2 * m, 2 * n), out(2 * m, 2 * n + 1), out(2 * m + 1, 2 * n), out(2 * m + 1, 2 * n + 1),
-                           x[m], y[0], y[1]);
+    tensor_multiply_add<E>(
+        out(2 * m, 2 * n), out(2 * m, 2 * n + 1), out(2 * m + 1, 2 * n), out(2 * m + 1, 2 * n + 1), x[m], y[0], y[1]);
     tensor_multiply_add<E>(out(2 * m, 2 * n + 2), out(2 * m, 2 * n + 3), out(2 * m + 1, 2 * n + 2),
                            out(2 * m + 1, 2 * n + 3), x[m], y[2], y[3]);
   }
@@ -187,9 +187,11 @@ __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragm
   }
 }
 
-/// out += A^T B: row i of `out` belongs to column i of A, its columns to those of B from col0 on. The sum runs down the rows of A and B.
+/// out += A^T B: row i of `out` belongs to column i of A, its columns to those of B from col0 on. The sum runs down the
+/// rows of A and B.
 template <int Rows, int Cols, class E, int Keys, int ACols, int BCols>
-__device__ ATTN_PRODUCT void multiply_atb(Fragment<Rows, Cols, 4, 2>& out, const SramTile<E, Keys, ACols>& a, const SramTile<E, Keys, BCols>& b, int col0) {
+__device__ ATTN_PRODUCT void multiply_atb(Fragment<Rows, Cols, 4, 2>& out, const SramTile<E, Keys, ACols>& a,
+                                          const SramTile<E, Keys, BCols>& b, int col0) {
   const int lane = threadIdx.x % 32, row0 = out.row0 - lane / 4;
   if (lane == 0) count_flops(2LL * Rows * Cols * Keys / BCols);
   ATTN_UNROLL for (int key = 0; key < Keys; key += 16) {

@@ -82,8 +82,8 @@ __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N],
   float largest[N] = {};
   ATTN_UNROLL for (int n = 0; n < N; ++n)
     ATTN_UNROLL for (int r = 0; r < kVectors; ++r)
-      largest[n] = fmaxf(largest[n],
-                         fmaxf(fmaxf(fabsf(x[n][r].x), fabsf(x[n][r].y)), fmaxf(fabsf(x[n][r].z), fabsf(x[n][r].w))));
+      largest[n] = fmaxf(
+          largest[n], fmaxf(fmaxf(fabsf(x[n][r].x), fabsf(x[n][r].y)), fmaxf(fabsf(x[n][r].z), fabsf(x[n][r].w))));
   warp_max_of_magnitudes(largest);
   if (threadIdx.x % 32 == 0)
     ATTN_UNROLL for (int n = 0; n < N; ++n) to[n]->largest.store(0, threadIdx.x / 32, largest[n]);

@@ -9,10 +9,14 @@ namespace attention {
 namespace {
 
 /// The last key that query i sees: -1 or less when there is none.
-int64_t last_visible_key(const Problem& p, int64_t i) { return p.causal ? std::min(p.seqlen_k - 1, i + p.seqlen_k - p.seqlen_q) : p.seqlen_k - 1; }
+int64_t last_visible_key(const Problem& p, int64_t i) {
+  return p.causal ? std::min(p.seqlen_k - 1, i + p.seqlen_k - p.seqlen_q) : p.seqlen_k - 1;
+}
 
 /// The first query that sees key j: seqlen_q or more when there is none.
-int64_t first_seeing_query(const Problem& p, int64_t j) { return p.causal ? std::max<int64_t>(0, j - (p.seqlen_k - p.seqlen_q)) : 0; }
+int64_t first_seeing_query(const Problem& p, int64_t j) {
+  return p.causal ? std::max<int64_t>(0, j - (p.seqlen_k - p.seqlen_q)) : 0;
+}
 }  // namespace
 
 namespace {
@@ -23,7 +27,8 @@ TensorBytes& entry(std::vector<TensorBytes>& bytes, const std::string& tensor) {
   return bytes.emplace_back(TensorBytes{tensor, 0, 0});
 }
 
-/// The statistics of a row stay in fp32 whatever the dtype of the tensors is, and so does what a step keeps of its own, partial sums.
+/// The statistics of a row stay in fp32 whatever the dtype of the tensors is, and so does what a step keeps of its own,
+/// partial sums.
 int64_t element_bytes(const Problem& p, const std::string& tensor) {
   const TensorInfo* known = find_tensor(tensor);
   return bytes_per_element(known ? known->dtype(p) : Dtype::fp32);
@@ -81,7 +86,8 @@ int64_t total_store(const std::vector<TensorBytes>& bytes) {
 
 int64_t visible_pairs(const Problem& p) {
   if (!p.causal) return p.seqlen_q * p.seqlen_k;
-  // The last min(Nq, Nk) queries see Nk - min + 1, ..., Nk keys, one more from each row to the next; rows before them see none.
+  // The last min(Nq, Nk) queries see Nk - min + 1, ..., Nk keys, one more from each row to the next; rows before them
+  // see none.
   const int64_t rows = std::min(p.seqlen_q, p.seqlen_k);
   return p.seqlen_k * rows - rows * (rows - 1) / 2;
 }

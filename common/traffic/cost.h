@@ -1,4 +1,5 @@
-// The vocabulary of the steps' traffic formulas: what a kernel is expected to ask for, to move through HBM and to execute.
+// The vocabulary of the steps' traffic formulas: what a kernel is expected to ask for, to move through HBM and to
+// execute.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ struct TensorBytes {
   bool operator==(const TensorBytes&) const = default;
 };
 
-/// Tiles that the blocks of one head visit: each block owns `own` rows of one side and loops over the other side in tiles of
-/// `loop` rows.
+/// Tiles that the blocks of one head visit: each block owns `own` rows of one side and loops over the other side in
+/// tiles of `loop` rows.
 struct Visits {
   int64_t blocks = 0;  // ceil(own side / own)
   int64_t tiles = 0;   // (block, tile) pairs
@@ -27,26 +28,31 @@ struct Visits {
   int loop = 0;
 };
 /// Blocks own queries and loop over keys up to the last visible one, over at_least tiles at least and at_most at most.
-Visits visits_by_query_blocks(const Problem& problem, int own, int loop, int64_t at_least = 0, int64_t at_most = INT64_MAX);
-Visits visits_by_key_blocks(const Problem& problem, int own, int loop);     // blocks own keys and loop over queries from the tile of the first that sees one
+Visits visits_by_query_blocks(const Problem& problem, int own, int loop, int64_t at_least = 0,
+                              int64_t at_most = INT64_MAX);
+Visits visits_by_key_blocks(
+    const Problem& problem, int own,
+    int loop);  // blocks own keys and loop over queries from the tile of the first that sees one
 Visits visits_all(int64_t own_rows, int64_t loop_rows, int own, int loop);  // no tile is skipped (the naive steps)
 
-/// What one kernel launch is expected to cost, for all heads. `requested` is what its loads and stores ask for; `hbm` what
-/// must cross from and to memory (a re-read that no cache can serve is part of it).
+/// What one kernel launch is expected to cost, for all heads. `requested` is what its loads and stores ask for; `hbm`
+/// what must cross from and to memory (a re-read that no cache can serve is part of it).
 struct KernelCost {
   std::string name;
   std::vector<TensorBytes> requested;
   std::vector<TensorBytes> hbm;
-  bool library = false;        // a library's kernel: what it asks for is not known, `requested` is empty and no product rate of ours predicts it
-  bool copy_engine = false;    // loads and stores go through the copy engine, which the counters of requested bytes do not see; those of L2→SM do
+  bool library =
+      false;  // a library's kernel: what it asks for is not known, `requested` is empty and no product rate of ours predicts it
+  bool copy_engine =
+      false;  // loads and stores go through the copy engine, which the counters of requested bytes do not see; those of L2→SM do
   bool warpgroups = false;     // its products are Hopper's warpgroup products, which have a rate of their own
   bool hbm_at_least = false;   // the access pattern moves partial lines: the true figure is larger (step01's softmax)
   int64_t executed_flops = 0;  // 2 per multiply-add of the tile products on the visited tiles, head_dim as given
 
   KernelCost(std::string kernel, const Problem& problem) : name(std::move(kernel)), problem_(problem) {}
 
-  /// Elements of a tensor that are asked for, and that must come from (go to) HBM. LSE and delta are always fp32, the rest
-  /// of the problem's dtype.
+  /// Elements of a tensor that are asked for, and that must come from (go to) HBM. LSE and delta are always fp32, the
+  /// rest of the problem's dtype.
   KernelCost& loads(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements);
   KernelCost& stores(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements);
   /// `products` tile products of own x loop x head_dim on each visited tile of every head.

@@ -1,5 +1,5 @@
-// The hardware counters that tell what a kernel moved: which there are, how they are read, and why they may be out of reach.
-// Nothing of CUPTI here: cupti.h reads them on a GPU, the tests read made-up ones.
+// The hardware counters that tell what a kernel moved: which there are, how they are read, and why they may be out of
+// reach. Nothing of CUPTI here: cupti.h reads them on a GPU, the tests read made-up ones.
 #pragma once
 
 #include <array>
@@ -27,11 +27,12 @@ struct CounterBytes {
 /// HBM bytes in both directions; empty unless both are there.
 std::optional<int64_t> hbm_total(const CounterBytes& bytes);
 
-/// The counters cannot be read. what() is the reason, one line; `advice` one line too, "" when there is none. It never ends a
-/// run: measured traffic then shows n/a with the reason.
+/// The counters cannot be read. what() is the reason, one line; `advice` one line too, "" when there is none. It never
+/// ends a run: measured traffic then shows n/a with the reason.
 struct CountersUnavailable : std::runtime_error {
   std::string advice;
-  CountersUnavailable(const std::string& reason, std::string what_to_do) : std::runtime_error(reason), advice(std::move(what_to_do)) {}
+  CountersUnavailable(const std::string& reason, std::string what_to_do)
+      : std::runtime_error(reason), advice(std::move(what_to_do)) {}
 };
 
 /// The reason and the advice for a CUptiResult other than success (cupti_result.h), returned by the function `call`.
@@ -44,9 +45,9 @@ class CounterSession {
  public:
   virtual ~CounterSession() = default;
   virtual void begin_pass() = 0;
-  virtual bool end_pass() = 0;            // true when that was the last pass
-  virtual void begin_range(int range) = 0;  // 0 to ranges - 1, each once per pass, in the same order in each
-  virtual void end_range() = 0;           // after the device has finished the range's work
+  virtual bool end_pass() = 0;                   // true when that was the last pass
+  virtual void begin_range(int range) = 0;       // 0 to ranges - 1, each once per pass, in the same order in each
+  virtual void end_range() = 0;                  // after the device has finished the range's work
   virtual std::vector<CounterBytes> read() = 0;  // one entry per range
 };
 

@@ -13,9 +13,13 @@ namespace attention {
 namespace {
 
 /// A metric of the Range Profiler and the bytes that one count stands for: a sector of L1 and L2 is 32 bytes.
-struct Metric { const char* name; int bytes; };
+struct Metric {
+  const char* name;
+  int bytes;
+};
 
-/// The metrics of each Counter: the first that the chip knows is read. GB20x counts its memory's bytes under another name.
+/// The metrics of each Counter: the first that the chip knows is read. GB20x counts its memory's bytes under another
+/// name.
 const std::vector<Metric> kMetrics[kCounters] = {
     {{"dram__bytes_read.sum", 1}, {"dram__bytes_op_read.sum", 1}},
     {{"dram__bytes_write.sum", 1}, {"dram__bytes_op_write.sum", 1}},
@@ -38,19 +42,23 @@ void initialise_profiler(const Cupti& cupti) {
 /// The context current on this thread, the profiler ready for it.
 CUcontext context_to_profile(const Cupti& cupti) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
-  const auto get = driver == nullptr ? nullptr : reinterpret_cast<decltype(&cuCtxGetCurrent)>(dlsym(driver, "cuCtxGetCurrent"));
+  const auto get =
+      driver == nullptr ? nullptr : reinterpret_cast<decltype(&cuCtxGetCurrent)>(dlsym(driver, "cuCtxGetCurrent"));
   CUcontext context = nullptr;
-  if (get == nullptr || get(&context) != CUDA_SUCCESS || context == nullptr) throw CountersUnavailable("no GPU in use: there is no CUDA context to profile", "");
+  if (get == nullptr || get(&context) != CUDA_SUCCESS || context == nullptr)
+    throw CountersUnavailable("no GPU in use: there is no CUDA context to profile", "");
   initialise_profiler(cupti);
   return context;
 }
 
-/// The part of the profiler that needs no GPU: it knows the chip's metrics, plans the passes, and turns counts into values.
+/// The part of the profiler that needs no GPU: it knows the chip's metrics, plans the passes, and turns counts into
+/// values.
 class Host {
  public:
-  /// `availability` is the GPU's own word on its counters; empty for a chip that is not at hand. The profiler keeps its address,
-  /// so it lives as long as the profiler's host object.
-  Host(const Cupti& cupti, const std::string& chip, std::vector<uint8_t> availability) : cupti_(cupti), availability_(std::move(availability)) {
+  /// `availability` is the GPU's own word on its counters; empty for a chip that is not at hand. The profiler keeps its
+  /// address, so it lives as long as the profiler's host object.
+  Host(const Cupti& cupti, const std::string& chip, std::vector<uint8_t> availability)
+      : cupti_(cupti), availability_(std::move(availability)) {
     CUpti_Profiler_Host_Initialize_Params params{CUpti_Profiler_Host_Initialize_Params_STRUCT_SIZE};
     params.profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER;
     params.pChipName = chip.c_str();
@@ -184,8 +192,13 @@ std::vector<uint8_t> counter_availability(const Cupti& cupti, CUcontext context)
 class CuptiSession final : public CounterSession {
  public:
   explicit CuptiSession(int ranges)
-      : cupti_(cupti_library()), context_(context_to_profile(cupti_)), host_(cupti_, chip_name(cupti_), counter_availability(cupti_, context_)),
-        config_image_(planned_image(host_)), target_(cupti_, context_), ranges_(static_cast<size_t>(ranges)), passes_left_(host_.passes(config_image_)) {
+      : cupti_(cupti_library()),
+        context_(context_to_profile(cupti_)),
+        host_(cupti_, chip_name(cupti_), counter_availability(cupti_, context_)),
+        config_image_(planned_image(host_)),
+        target_(cupti_, context_),
+        ranges_(static_cast<size_t>(ranges)),
+        passes_left_(host_.passes(config_image_)) {
     CUpti_RangeProfiler_GetCounterDataSize_Params size{CUpti_RangeProfiler_GetCounterDataSize_Params_STRUCT_SIZE};
     size.pRangeProfilerObject = target_.object();
     size.pMetricNames = host_.names().data();
@@ -194,7 +207,8 @@ class CuptiSession final : public CounterSession {
     size.maxNumRangeTreeNodes = static_cast<uint32_t>(ranges_);
     ATTN_CUPTI_CALL(cupti_, cuptiRangeProfilerGetCounterDataSize, size);
     counter_data_.resize(size.counterDataSize);
-    CUpti_RangeProfiler_CounterDataImage_Initialize_Params image{CUpti_RangeProfiler_CounterDataImage_Initialize_Params_STRUCT_SIZE};
+    CUpti_RangeProfiler_CounterDataImage_Initialize_Params image{
+        CUpti_RangeProfiler_CounterDataImage_Initialize_Params_STRUCT_SIZE};
     image.pRangeProfilerObject = target_.object();
     image.counterDataSize = counter_data_.size();
     image.pCounterData = counter_data_.data();
@@ -246,14 +260,16 @@ class CuptiSession final : public CounterSession {
     CUpti_RangeProfiler_DecodeData_Params decode{CUpti_RangeProfiler_DecodeData_Params_STRUCT_SIZE};
     decode.pRangeProfilerObject = target_.object();
     ATTN_CUPTI_CALL(cupti_, cuptiRangeProfilerDecodeData, decode);
-    if (decode.numOfRangeDropped > 0) throw CountersUnavailable(fmt::format("the profiler dropped {} ranges", decode.numOfRangeDropped), "");
+    if (decode.numOfRangeDropped > 0)
+      throw CountersUnavailable(fmt::format("the profiler dropped {} ranges", decode.numOfRangeDropped), "");
     CUpti_RangeProfiler_GetCounterDataInfo_Params info{CUpti_RangeProfiler_GetCounterDataInfo_Params_STRUCT_SIZE};
     info.pCounterDataImage = counter_data_.data();
     info.counterDataImageSize = counter_data_.size();
     ATTN_CUPTI_CALL(cupti_, cuptiRangeProfilerGetCounterDataInfo, info);
     std::vector<CounterBytes> ranges(ranges_);
     for (size_t n = 0; n < info.numTotalRanges; ++n) {
-      CUpti_RangeProfiler_CounterData_GetRangeInfo_Params range{CUpti_RangeProfiler_CounterData_GetRangeInfo_Params_STRUCT_SIZE};
+      CUpti_RangeProfiler_CounterData_GetRangeInfo_Params range{
+          CUpti_RangeProfiler_CounterData_GetRangeInfo_Params_STRUCT_SIZE};
       range.pCounterDataImage = counter_data_.data();
       range.counterDataImageSize = counter_data_.size();
       range.rangeIndex = n;
@@ -266,7 +282,9 @@ class CuptiSession final : public CounterSession {
 
  private:
   static std::vector<uint8_t> planned_image(Host& host) {
-    if (host.names().empty()) throw CountersUnavailable("no counters for this chip: this CUPTI knows none that is asked for", "install a newer CUDA Toolkit, and build again");
+    if (host.names().empty())
+      throw CountersUnavailable("no counters for this chip: this CUPTI knows none that is asked for",
+                                "install a newer CUDA Toolkit, and build again");
     return host.config_image();
   }
 

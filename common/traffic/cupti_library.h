@@ -1,5 +1,5 @@
-// libcupti, opened at run time: its functions under their own names, and how they are called. Included by CUPTI's own sources
-// alone, since it needs CUPTI's headers.
+// libcupti, opened at run time: its functions under their own names, and how they are called. Included by CUPTI's own
+// sources alone, since it needs CUPTI's headers.
 #pragma once
 
 #include <cuda.h>
@@ -12,15 +12,16 @@
 
 namespace attention {
 
-#define ATTN_CUPTI_FUNCTIONS(X)                                                                                                    \
-  X(cuptiProfilerInitialize) X(cuptiProfilerGetCounterAvailability) X(cuptiDeviceGetChipName)                                      \
-  X(cuptiProfilerHostInitialize) X(cuptiProfilerHostDeinitialize) X(cuptiProfilerHostGetMetricProperties)                          \
-  X(cuptiProfilerHostConfigAddMetrics) X(cuptiProfilerHostGetConfigImageSize) X(cuptiProfilerHostGetConfigImage)                   \
-  X(cuptiProfilerHostGetNumOfPasses) X(cuptiProfilerHostEvaluateToGpuValues) X(cuptiRangeProfilerEnable)                           \
-  X(cuptiRangeProfilerDisable) X(cuptiRangeProfilerGetCounterDataSize) X(cuptiRangeProfilerCounterDataImageInitialize)             \
-  X(cuptiRangeProfilerSetConfig) X(cuptiRangeProfilerStart) X(cuptiRangeProfilerStop) X(cuptiRangeProfilerPushRange)               \
-  X(cuptiRangeProfilerPopRange) X(cuptiRangeProfilerDecodeData) X(cuptiRangeProfilerGetCounterDataInfo)                            \
-  X(cuptiRangeProfilerCounterDataGetRangeInfo)
+#define ATTN_CUPTI_FUNCTIONS(X)                                                                                        \
+  X(cuptiProfilerInitialize)                                                                                           \
+  X(cuptiProfilerGetCounterAvailability) X(cuptiDeviceGetChipName) X(cuptiProfilerHostInitialize)                      \
+      X(cuptiProfilerHostDeinitialize) X(cuptiProfilerHostGetMetricProperties) X(cuptiProfilerHostConfigAddMetrics)    \
+          X(cuptiProfilerHostGetConfigImageSize) X(cuptiProfilerHostGetConfigImage) X(cuptiProfilerHostGetNumOfPasses) \
+              X(cuptiProfilerHostEvaluateToGpuValues) X(cuptiRangeProfilerEnable) X(cuptiRangeProfilerDisable)         \
+                  X(cuptiRangeProfilerGetCounterDataSize) X(cuptiRangeProfilerCounterDataImageInitialize)              \
+                      X(cuptiRangeProfilerSetConfig) X(cuptiRangeProfilerStart) X(cuptiRangeProfilerStop)              \
+                          X(cuptiRangeProfilerPushRange) X(cuptiRangeProfilerPopRange) X(cuptiRangeProfilerDecodeData) \
+                              X(cuptiRangeProfilerGetCounterDataInfo) X(cuptiRangeProfilerCounterDataGetRangeInfo)
 
 /// libcupti's functions, by their own names.
 struct Cupti {

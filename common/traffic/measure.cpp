@@ -12,7 +12,8 @@ namespace {
 
 // The ranges of a session: the pusher alone, all launches, then each launch.
 constexpr int kPusher = 0, kTogether = 1, kFirstLaunch = 2;
-// How far the counters may be off on the pusher, whose bytes are known. Others' traffic on the GPU lands in the HBM counters.
+// How far the counters may be off on the pusher, whose bytes are known. Others' traffic on the GPU lands in the HBM
+// counters.
 constexpr double kTolerance = 0.1;
 
 void throw_injected_error() {
@@ -21,9 +22,9 @@ void throw_injected_error() {
   if (code != 0) throw explain_cupti_error(code, "ATTN_CUPTI_FAKE_ERROR");
 }
 
-/// Every range once. What a range leaves dirty in the L2 would reach memory after it and not be counted: the pusher drives it out inside.
-/// Both ends wait for the device, so that the range holds this work and no other. A method of one launch needs no range for it: it is
-/// the whole.
+/// Every range once. What a range leaves dirty in the L2 would reach memory after it and not be counted: the pusher
+/// drives it out inside. Both ends wait for the device, so that the range holds this work and no other. A method of one
+/// launch needs no range for it: it is the whole.
 void run_ranges(MeasurableDevice& device, CounterSession& session, const std::function<void()>& work, int launches) {
   const auto begin = [&](int range) {
     device.flush_l2();
@@ -61,7 +62,8 @@ CounterBytes without_pusher(const CounterBytes& range, const CounterBytes& pushe
   return bytes;
 }
 
-/// The counter that vouches for each, by Counter: what the pusher reads is known, and it stores nothing and spills nothing.
+/// The counter that vouches for each, by Counter: what the pusher reads is known, and it stores nothing and spills
+/// nothing.
 constexpr Counter kVouching[kCounters] = {
     Counter::hbm_read,       Counter::hbm_read,       Counter::l2_to_sm,      Counter::requested_load,
     Counter::requested_load, Counter::requested_load, Counter::requested_load};

@@ -5,7 +5,9 @@ namespace attention {
 
 namespace {
 CountersUnavailable not_built() {
-  return {"this program was built without CUPTI", "configure with -DATTN_CUPTI=ON (it needs the CUDA Toolkit 12.6 or newer with its cupti_range_profiler.h), and build again"};
+  return {"this program was built without CUPTI",
+          "configure with -DATTN_CUPTI=ON (it needs the CUDA Toolkit 12.6 or newer with its cupti_range_profiler.h), "
+          "and build again"};
 }
 }  // namespace
 

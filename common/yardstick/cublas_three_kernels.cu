@@ -1,8 +1,8 @@
 // yardstick  three kernels with cuBLAS                                                  docs/yardstick.md
 //
-// What PyTorch's eager attention does, without Python: softmax(Q K^T) V with the products of NVIDIA's library and, between them,
-// step02's softmax. It is no step of the ladder. It stands beside step02 in every table, so that a reader sees what a better
-// product alone would give.
+// What PyTorch's eager attention does, without Python: softmax(Q K^T) V with the products of NVIDIA's library and,
+// between them, step02's softmax. It is no step of the ladder. It stands beside step02 in every table, so that a reader
+// sees what a better product alone would give.
 //
 //      Q, K ──cuBLAS──▶ S ──softmax──▶ P, V ──cuBLAS──▶ O        everything named here lies in HBM
 //                    causal: ──mask──▶ (writes -inf into the part of S that is not seen)
@@ -18,21 +18,26 @@
 namespace attention::ATTN_DEVICE::yardstick {
 
 void cublas_check(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw DeviceFailure(std::string("cuBLAS error ") + cublasGetStatusName(status) + " at " + call);
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw DeviceFailure(std::string("cuBLAS error ") + cublasGetStatusName(status) + " at " + call);
 }
 
-/// The process's handle, on the default stream. Creating it takes a fraction of a second, which falls into the first, untimed run.
+/// The process's handle, on the default stream. Creating it takes a fraction of a second, which falls into the first,
+/// untimed run.
 cublasHandle_t handle() {
   static cublasHandle_t created = [] {
     cublasHandle_t handle{};
     cublas_check(cublasCreate(&handle), "cublasCreate");
-    cublas_check(cublasSetMathMode(handle, CUBLAS_DEFAULT_MATH), "cublasSetMathMode");  // fp32 without TF32, as PyTorch has it
+    cublas_check(
+        cublasSetMathMode(handle, CUBLAS_DEFAULT_MATH), "cublasSetMathMode");  // fp32 without TF32, as PyTorch has it
     return handle;
   }();
   return created;
 }
 
-cudaDataType_t data_type(Dtype dtype) { return dtype == Dtype::fp32 ? CUDA_R_32F : dtype == Dtype::fp16 ? CUDA_R_16F : CUDA_R_16BF; }
+cudaDataType_t data_type(Dtype dtype) {
+  return dtype == Dtype::fp32 ? CUDA_R_32F : dtype == Dtype::fp16 ? CUDA_R_16F : CUDA_R_16BF;
+}
 
 /// One head's matrix of a tensor [heads, rows, cols], contiguous.
 struct Matrix {
@@ -40,21 +45,26 @@ struct Matrix {
   int64_t rows, cols;
 };
 
-/// C = scale A B^T (or, with b_transposed false, scale A B) for each head; all row by row as our tensors are, sums in fp32. cuBLAS
-/// stores column by column: what it calls an m x n matrix is our n x m one, so it is asked for C^T = B A^T.
+/// C = scale A B^T (or, with b_transposed false, scale A B) for each head; all row by row as our tensors are, sums in
+/// fp32. cuBLAS stores column by column: what it calls an m x n matrix is our n x m one, so it is asked for C^T = B
+/// A^T.
 void launch_product(const char* name, const Problem& p, float scale, Matrix a, Matrix b, bool b_transposed, void* c) {
   const int64_t c_cols = b_transposed ? b.rows : b.cols, size = bytes_per_element(p.dtype);
   const float zero = 0;
-  constexpr int64_t kMostHeads = 65535;  // of one call: a grid's z is no larger, and the library may put the heads there
+  constexpr int64_t kMostHeads =
+      65535;  // of one call: a grid's z is no larger, and the library may put the heads there
   LaunchLog& log = launch_log();
   log.before_call(name);
   for (int64_t head = 0; head < p.heads_total(); head += kMostHeads) {
-    const auto from_head = [&](const void* data, int64_t elements) { return static_cast<const char*>(data) + head * elements * size; };
-    cublas_check(cublasGemmStridedBatchedEx_64(handle(), b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N, c_cols, a.rows, a.cols, &scale,
-                                               from_head(b.data, b.rows * b.cols), data_type(p.dtype), b.cols, b.rows * b.cols,
-                                               from_head(a.data, a.rows * a.cols), data_type(p.dtype), a.cols, a.rows * a.cols, &zero,
-                                               static_cast<char*>(c) + head * a.rows * c_cols * size, data_type(p.dtype), c_cols, a.rows * c_cols,
-                                               std::min(kMostHeads, p.heads_total() - head), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+    const auto from_head = [&](const void* data, int64_t elements) {
+      return static_cast<const char*>(data) + head * elements * size;
+    };
+    cublas_check(cublasGemmStridedBatchedEx_64(
+                     handle(), b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N, c_cols, a.rows, a.cols, &scale,
+                     from_head(b.data, b.rows * b.cols), data_type(p.dtype), b.cols, b.rows * b.cols,
+                     from_head(a.data, a.rows * a.cols), data_type(p.dtype), a.cols, a.rows * a.cols, &zero,
+                     static_cast<char*>(c) + head * a.rows * c_cols * size, data_type(p.dtype), c_cols, a.rows * c_cols,
+                     std::min(kMostHeads, p.heads_total() - head), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                  name);
   }
   log.after(name);
@@ -64,7 +74,8 @@ void launch_product(const char* name, const Problem& p, float scale, Matrix a, M
 template <class E>
 __global__ void mask_scores(Mask mask, Global<E> S) {
   const int64_t head = blockIdx.x / mask.seqlen_q, i = blockIdx.x % mask.seqlen_q;
-  for (int64_t j = mask.keys_end(i + 1) + threadIdx.x; j < mask.seqlen_k; j += blockDim.x) S.head(head).store(i, j, -INFINITY);
+  for (int64_t j = mask.keys_end(i + 1) + threadIdx.x; j < mask.seqlen_k; j += blockDim.x)
+    S.head(head).store(i, j, -INFINITY);
 }
 
 void launch_mask(const Problem& p, Target S) {
@@ -86,11 +97,22 @@ inline void forward(const Problem& p, const Tensors& t) {
 /// What a library's kernel asks for is its own affair; what must cross HBM is known all the same.
 inline std::vector<KernelCost> cost(const Problem& p) {
   const Visits whole = visits_all(p.seqlen_q, p.seqlen_k, 1, 1);
-  std::vector<KernelCost> kernels = {KernelCost("scores", p).by_library().loads("Q", 0, p.Xq()).loads("K", 0, p.Xk()).stores("S", 0, p.S()).multiplies(whole)};
+  std::vector<KernelCost> kernels = {
+      KernelCost("scores", p)
+          .by_library()
+          .loads("Q", 0, p.Xq())
+          .loads("K", 0, p.Xk())
+          .stores("S", 0, p.S())
+          .multiplies(whole)};
   const int64_t hidden = p.S() - visible_pairs(p) * p.heads_total();
   if (p.causal) kernels.push_back(KernelCost("mask", p).stores("S", hidden, hidden));
   kernels.push_back(step02::softmax_cost(p));
-  kernels.push_back(KernelCost("values", p).by_library().loads("P", 0, p.S()).loads("V", 0, p.Xk()).stores("O", 0, p.Xq()).multiplies(whole));
+  kernels.push_back(KernelCost("values", p)
+                        .by_library()
+                        .loads("P", 0, p.S())
+                        .loads("V", 0, p.Xk())
+                        .stores("O", 0, p.Xq())
+                        .multiplies(whole));
   return kernels;
 }
 
@@ -101,8 +123,14 @@ inline Step step() {
   Method method = step02::step().methods.front();  // the same buffers, the same S and P in HBM
   method.cost = cost;
   method.run = forward;
-  return {.id = "yardstick", .title = "three kernels with cuBLAS", .idea = "step02 with the products of NVIDIA's library: PyTorch eager without Python",
-          .chapter = "docs/yardstick.md", .kind = "yardstick", .tiles = tiles, .largest_head_dim = 256, .fp32_tolerance_factor = 8,
+  return {.id = "yardstick",
+          .title = "three kernels with cuBLAS",
+          .idea = "step02 with the products of NVIDIA's library: PyTorch eager without Python",
+          .chapter = "docs/yardstick.md",
+          .kind = "yardstick",
+          .tiles = tiles,
+          .largest_head_dim = 256,
+          .fp32_tolerance_factor = 8,
           .methods = {method}};
 }
 

@@ -1,7 +1,7 @@
 // What --timeline is made of: what each warp of a filmed block does, in its own order, as the executor's hooks tell it.
 //
-// The threads of a warp do the same things; what they do between two operations that the whole warp takes part in is put together: two
-// acts with the same kind, tensor and key are one.
+// The threads of a warp do the same things; what they do between two operations that the whole warp takes part in is
+// put together: two acts with the same kind, tensor and key are one.
 #pragma once
 
 #include <algorithm>

@@ -29,12 +29,18 @@ class CpuDevice : public Device {
     void* address = nullptr;
     const int64_t rounded = (std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
     if (bytes <= free) address = std::aligned_alloc(kAlignment, static_cast<size_t>(rounded));
-    if (!address) throw DeviceFailure("out of memory: " + std::to_string(bytes) + " bytes needed, " + std::to_string(free) + " free");
+    if (!address)
+      throw DeviceFailure(
+          "out of memory: " + std::to_string(bytes) + " bytes needed, " + std::to_string(free) + " free");
     return address;
   }
   void release(void* address) override { std::free(address); }
-  void copy_in(void* device, const void* host, int64_t bytes) override { std::memcpy(device, host, static_cast<size_t>(bytes)); }
-  void copy_out(void* host, const void* device, int64_t bytes) override { std::memcpy(host, device, static_cast<size_t>(bytes)); }
+  void copy_in(void* device, const void* host, int64_t bytes) override {
+    std::memcpy(device, host, static_cast<size_t>(bytes));
+  }
+  void copy_out(void* host, const void* device, int64_t bytes) override {
+    std::memcpy(host, device, static_cast<size_t>(bytes));
+  }
   void fill_nan(void* device, int64_t bytes) override { std::memset(device, 0xff, static_cast<size_t>(bytes)); }
 
   // A launch returns when its grid has ended, each block starts with poisoned SRAM, and no cache is modelled.

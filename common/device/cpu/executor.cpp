@@ -29,9 +29,10 @@ TensorNames& tensor_names() {
   return all;
 }
 
-// ---- the OS threads --------------------------------------------------------------------------------------------------
+// ---- the OS threads -------------------------------------------------------------------------------------------------
 
-/// Waits for grids from the first launch to the end of the program. A thread keeps its Worker, and so its fibers' stacks.
+/// Waits for grids from the first launch to the end of the program. A thread keeps its Worker, and so its fibers'
+/// stacks.
 class Pool {
  public:
   explicit Pool(int threads) : asked_(threads) {
@@ -124,13 +125,17 @@ void refuse_what_a_gpu_would(const Grid& grid) {
   const std::string name = grid.kernel;
   constexpr int64_t most_blocks = (int64_t{1} << 31) - 1;
   if (grid.threads < 1 || grid.threads > kMaxThreads)
-    throw DeviceFailure(name + ": " + std::to_string(grid.threads) + " threads per block, a block takes 1 to " + std::to_string(kMaxThreads));
-  if (grid.blocks < 1) throw DeviceFailure(name + ": a grid of " + std::to_string(grid.blocks) + " blocks, it takes at least 1");
+    throw DeviceFailure(name + ": " + std::to_string(grid.threads) + " threads per block, a block takes 1 to " +
+                        std::to_string(kMaxThreads));
+  if (grid.blocks < 1)
+    throw DeviceFailure(name + ": a grid of " + std::to_string(grid.blocks) + " blocks, it takes at least 1");
   if (grid.blocks > most_blocks)
-    throw Unsupported(name + ": a grid of " + std::to_string(grid.blocks) + " blocks, a launch takes at most " + std::to_string(most_blocks));
+    throw Unsupported(name + ": a grid of " + std::to_string(grid.blocks) + " blocks, a launch takes at most " +
+                      std::to_string(most_blocks));
   const int64_t limit = sram_limit();
   if (grid.sram_bytes < 0 || grid.sram_bytes > limit)
-    throw DeviceFailure(name + ": " + std::to_string(grid.sram_bytes) + " bytes of SRAM asked, a block may have " + std::to_string(limit));
+    throw DeviceFailure(name + ": " + std::to_string(grid.sram_bytes) + " bytes of SRAM asked, a block may have " +
+                        std::to_string(limit));
 }
 
 /// The tensors that were touched, in alphabetical order.
@@ -139,7 +144,8 @@ std::vector<TensorBytes> by_name(const std::vector<Requested>& requested) {
   for (size_t id = 0; id < requested.size(); ++id)
     if (requested[id].load || requested[id].store)
       result.push_back({tensor_name(static_cast<int>(id)), requested[id].load, requested[id].store});
-  std::sort(result.begin(), result.end(), [](const TensorBytes& a, const TensorBytes& b) { return a.tensor < b.tensor; });
+  std::sort(
+      result.begin(), result.end(), [](const TensorBytes& a, const TensorBytes& b) { return a.tensor < b.tensor; });
   return result;
 }
 
@@ -150,7 +156,8 @@ int tensor_id(const char* name) {
   const std::lock_guard lock(all.mutex);
   const auto known = std::find(all.names.begin(), all.names.end(), name);
   if (known != all.names.end()) return static_cast<int>(known - all.names.begin());
-  if (all.names.size() == kMaxTensors) throw std::length_error("more than " + std::to_string(kMaxTensors) + " names of tensors");
+  if (all.names.size() == kMaxTensors)
+    throw std::length_error("more than " + std::to_string(kMaxTensors) + " names of tensors");
   all.names.push_back(name);
   return static_cast<int>(all.names.size()) - 1;
 }
@@ -163,8 +170,11 @@ std::string tensor_name(int id) {
 
 void report_hbm_access(const HbmAccess& it, SourceLine place) {
   const std::string name = tensor_name(it.tensor), row = std::to_string(it.row), col = std::to_string(it.col);
-  if (it.access == std::string("head")) report(place, "head " + row + " of " + name + ", which has " + std::to_string(it.rows), __builtin_return_address(0));
-  std::string what = std::string(it.access) + (it.elements == 4 ? "4" : "") + " of " + name + " at row " + row + ", column " + col;
+  if (it.access == std::string("head"))
+    report(
+        place, "head " + row + " of " + name + ", which has " + std::to_string(it.rows), __builtin_return_address(0));
+  std::string what =
+      std::string(it.access) + (it.elements == 4 ? "4" : "") + " of " + name + " at row " + row + ", column " + col;
   const bool inside = it.row >= 0 && it.row < it.rows && it.col >= 0 && it.col + it.elements <= it.cols;
   if (!it.data) what += ": its address is null";
   else if (inside) what += ": not a multiple of 16 bytes, which an access to four elements needs";
@@ -172,14 +182,17 @@ void report_hbm_access(const HbmAccess& it, SourceLine place) {
   report(place, what, __builtin_return_address(0));
 }
 
-// ---- what the host calls ---------------------------------------------------------------------------------------------
+// ---- what the host calls --------------------------------------------------------------------------------------------
 
 std::string Finding::text() const {
-  return kernel + ": block " + std::to_string(block) + ", thread " + std::to_string(thread) + ", " + place + ": " + what;
+  return kernel + ": block " + std::to_string(block) + ", thread " + std::to_string(thread) + ", " + place + ": " +
+         what;
 }
 
 KernelFindings::KernelFindings(std::vector<Finding> found)
-    : CheckFailed(found.at(0).text() + (found.size() > 1 ? " (blocks with findings: " + std::to_string(found.size()) + ")" : "")), findings(std::move(found)) {
+    : CheckFailed(found.at(0).text() +
+                  (found.size() > 1 ? " (blocks with findings: " + std::to_string(found.size()) + ")" : "")),
+      findings(std::move(found)) {
   for (size_t n = 1; n < findings.size(); ++n) also.push_back(findings[n].text());
 }
 
@@ -222,12 +235,15 @@ void run_grid(const Grid& grid) {
   blocks_to_run = 0;
   ++launches_ended;
   if (!run.findings.empty()) {
-    std::sort(run.findings.begin(), run.findings.end(), [](const Finding& a, const Finding& b) { return a.block < b.block; });
+    std::sort(
+        run.findings.begin(), run.findings.end(), [](const Finding& a, const Finding& b) { return a.block < b.block; });
     throw KernelFindings(std::move(run.findings));
   }
   if (all.films > 0) {
-    std::sort(run.filmed.begin(), run.filmed.end(), [](const FilmedBlock& a, const FilmedBlock& b) { return a.block < b.block; });
-    all.filmed.push_back({grid.kernel, grid.blocks, grid.sram_bytes, grid.threads, by_name(run.requested), std::move(run.filmed)});
+    std::sort(run.filmed.begin(), run.filmed.end(),
+              [](const FilmedBlock& a, const FilmedBlock& b) { return a.block < b.block; });
+    all.filmed.push_back(
+        {grid.kernel, grid.blocks, grid.sram_bytes, grid.threads, by_name(run.requested), std::move(run.filmed)});
   }
   if (!all.recording) return;
   LaunchRecord record;
@@ -241,7 +257,8 @@ void run_grid(const Grid& grid) {
 
 double launches_done() {
   const int64_t blocks = blocks_to_run;
-  return static_cast<double>(launches_ended) + (blocks > 0 ? std::min(1.0, static_cast<double>(blocks_ended) / static_cast<double>(blocks)) : 0);
+  return static_cast<double>(launches_ended) +
+         (blocks > 0 ? std::min(1.0, static_cast<double>(blocks_ended) / static_cast<double>(blocks)) : 0);
 }
 
 void start_recording() {

@@ -38,7 +38,8 @@ void Fiber::start(void* stack_top, std::size_t bytes, Entry entry) {
   context_.uc_stack.ss_size = bytes;
   context_.uc_link = nullptr;
   const auto address = reinterpret_cast<std::uintptr_t>(this);
-  makecontext(&context_, reinterpret_cast<void (*)()>(first_entry), 2, static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
+  makecontext(&context_, reinterpret_cast<void (*)()>(first_entry), 2, static_cast<unsigned>(address >> 32),
+              static_cast<unsigned>(address));
 }
 
 void Fiber::switch_to(Fiber& next) {
@@ -52,8 +53,9 @@ const char* fiber_mechanism() { return "ucontext"; }
 
 namespace {
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kMapping = 256 * 1024;   // address space; only the pages that a kernel touches cost memory
-constexpr std::size_t kColourStep = 33 * 64;   // an odd number of cache lines, so that neighbours start in different sets
+constexpr std::size_t kMapping = 256 * 1024;  // address space; only the pages that a kernel touches cost memory
+constexpr std::size_t kColourStep =
+    33 * 64;  // an odd number of cache lines, so that neighbours start in different sets
 constexpr std::size_t kColourRange = 64 * 1024;
 }  // namespace
 

@@ -1,6 +1,6 @@
 // Fibers: the threads of a block, several on one OS thread, that hand over to each other where they wait at a barrier.
-// A switch is a handful of moved registers with Boost.Context (about 5 ns, plus the cache misses of the other stack) and a
-// system call with ucontext (about 0.4 us), which every Linux has.
+// A switch is a handful of moved registers with Boost.Context (about 5 ns, plus the cache misses of the other stack)
+// and a system call with ucontext (about 0.4 us), which every Linux has.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Makes the next switch to this fiber call `entry` on the stack of `bytes` bytes that ends at `stack_top`. Whatever it was
-  /// doing before is forgotten (objects on its stack are not destroyed).
+  /// Makes the next switch to this fiber call `entry` on the stack of `bytes` bytes that ends at `stack_top`. Whatever
+  /// it was doing before is forgotten (objects on its stack are not destroyed).
   void start(void* stack_top, std::size_t bytes, Entry entry);
 
   /// Suspends this fiber, which must be the running one, and continues `next`.

@@ -24,8 +24,8 @@ Sites& sites() {
   return all;
 }
 
-/// Of "tile.h:30 < step04.cu:52 < kernel_language.h:420": the innermost line of a step's own file, else the outermost line of
-/// any other but the language's own, which is then the kernel's; in_step says which.
+/// Of "tile.h:30 < step04.cu:52 < kernel_language.h:420": the innermost line of a step's own file, else the outermost
+/// line of any other but the language's own, which is then the kernel's; in_step says which.
 std::string line_of_kernel(const std::string& lines, bool& in_step) {
   std::string outermost;
   in_step = false;
@@ -154,7 +154,8 @@ void BlockFilm::sram(bool write, int64_t offset, int bytes) {
   into.part.add(0, offset, bytes);
 }
 
-// A warp's fragment has count * 32 / lanes rows; x[n] of lane group g belongs to row g + 32 / lanes * n of them (Fragment::row).
+// A warp's fragment has count * 32 / lanes rows; x[n] of lane group g belongs to row g + 32 / lanes * n of them
+// (Fragment::row).
 void BlockFilm::row_max(int lanes, int count, const float* x, int thread) {
   FilmEvent& into = event(FilmEvent::Kind::row_max);
   const int groups = kWarp / lanes, first = thread / kWarp * count * groups + thread % kWarp / lanes;

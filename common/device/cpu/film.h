@@ -1,7 +1,8 @@
 // What --film shows: the events of some blocks of each launch, as the hooks of kernel_language.h saw them.
 //
-// Accesses of all threads between two barriers that come from one line of the step are one event. It keeps the bytes, the
-// part of the tensor or of SRAM that they cover, and where the 32 lanes of the first warp went with their first access.
+// Accesses of all threads between two barriers that come from one line of the step are one event. It keeps the bytes,
+// the part of the tensor or of SRAM that they cover, and where the 32 lanes of the first warp went with their first
+// access.
 #pragma once
 
 #include <cstdint>
@@ -95,11 +96,11 @@ class BlockFilm {
   };
   FilmedBlock film_;
   std::vector<Key> keys_;  // of the events
-  // Of each warp, what its first lane did since all were together, and how much of that each thread has done: the other lanes
-  // do the same at the same lines, and only one has to look where it is.
+  // Of each warp, what its first lane did since all were together, and how much of that each thread has done: the other
+  // lanes do the same at the same lines, and only one has to look where it is.
   std::vector<std::vector<Key>> paths_;
   std::vector<size_t> passed_;
-  size_t phase_ = 0;       // the first event of this phase
+  size_t phase_ = 0;  // the first event of this phase
 };
 
 }  // namespace attention::executor

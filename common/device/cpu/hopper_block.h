@@ -1,12 +1,15 @@
-// What a block has of Hopper's units on the CPU executor: barriers with phases, copies on their way, running products, registers.
+// What a block has of Hopper's units on the CPU executor: barriers with phases, copies on their way, running products,
+// registers.
 //
-// A copy or a product becomes visible at the latest moment that the rules allow, or under a shuffled thread order at a random one. Until
-// then the place where it goes holds NaN: SRAM, and a product's sums, which a thread keeps in an array of its own. Each misuse that would
-// hang, corrupt or pass by luck on a GPU is a finding with the lines of both sides.
+// A copy or a product becomes visible at the latest moment that the rules allow, or under a shuffled thread order at a
+// random one. Until then the place where it goes holds NaN: SRAM, and a product's sums, which a thread keeps in an
+// array of its own. Each misuse that would hang, corrupt or pass by luck on a GPU is a finding with the lines of both
+// sides.
 //
-// In race-checked blocks every thread has a vector clock (Lamport 1978; Mattern 1989): how much it knows of each other thread's past, of
-// each warp's finished products and of each barrier's ended phases. Arriving at a barrier hands on what a thread knows, waiting takes it
-// over. Two accesses of SRAM are in order exactly when the later one's thread knows of the earlier one.
+// In race-checked blocks every thread has a vector clock (Lamport 1978; Mattern 1989): how much it knows of each other
+// thread's past, of each warp's finished products and of each barrier's ended phases. Arriving at a barrier hands on
+// what a thread knows, waiting takes it over. Two accesses of SRAM are in order exactly when the later one's thread
+// knows of the earlier one.
 //
 // What this cannot see: docs/names.md, "Hopper without the GPU".
 #pragma once
@@ -53,11 +56,13 @@ class HopperBlock {
   void block_barrier_passed();
   void warp_barrier_passed(int warp);
   void thread_ends(int thread);
-  /// A copy arrives; false when none is on its way. Called when no thread can run, and now and then under a shuffled order.
+  /// A copy arrives; false when none is on its way. Called when no thread can run, and now and then under a shuffled
+  /// order.
   bool deliver();
   bool delivers_now() { return !copies_.empty() && seed_ != 0 && random_.below(8) == 0; }
 
-  /// The current thread's clock, null when clocks do not run (no unit of Hopper's was used, or the block is not race-checked).
+  /// The current thread's clock, null when clocks do not run (no unit of Hopper's was used, or the block is not
+  /// race-checked).
   const uint32_t* clock() const;
   /// An ordinary access of the current thread to SRAM.
   void check_access(int64_t first, int64_t end, bool write, Site site);
@@ -68,7 +73,8 @@ class HopperBlock {
  private:
   using Clock = std::vector<uint32_t>;
   void tell(const Act& act) {
-    if (block_view.filmed) [[unlikely]] tell_film(act);
+    if (block_view.filmed) [[unlikely]]
+      tell_film(act);
   }
   void tell_film(const Act& act);  // of the current thread
 
@@ -118,8 +124,9 @@ class HopperBlock {
   struct Read {
     int64_t first, end;
     bool product;
-    int reader;          // warp, thread
-    uint32_t completed;  // product: the warp must have waited for so many groups. Copy back: the thread's time when it had waited; 0: it has not
+    int reader;  // warp, thread
+    uint32_t
+        completed;  // product: the warp must have waited for so many groups. Copy back: the thread's time when it had waited; 0: it has not
     Site site;
   };
   /// A product's sums, in the registers of a warp's lanes.
@@ -146,12 +153,12 @@ class HopperBlock {
   };
   struct Warp {
     std::vector<Product> products;
-    uint64_t first_product = 0;        // how many came before products[0]
-    uint64_t started[kWarp];           // by lane
-    uint32_t committed[kWarp];         // groups
+    uint64_t first_product = 0;  // how many came before products[0]
+    uint64_t started[kWarp];     // by lane
+    uint32_t committed[kWarp];   // groups
     bool fenced[kWarp];
     std::vector<std::unique_ptr<Sums>> sums;
-    int registers = 0, wanted = 0;     // of each thread; wanted: it waits for that many
+    int registers = 0, wanted = 0;  // of each thread; wanted: it waits for that many
   };
   struct Thread {
     int barrier = -1, parity = 0, named = -1;  // that it waits for

@@ -24,13 +24,15 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-// Of the OS thread, which runs a block's threads. Such a variable is neither NaN at the start nor watched, as dynamic_sram<Layout>() is.
+// Of the OS thread, which runs a block's threads. Such a variable is neither NaN at the start nor watched, as
+// dynamic_sram<Layout>() is.
 #define __shared__ static thread_local
 #define __grid_constant__
 
 #define ATTN_UNROLL  // keeps arrays in registers on a GPU; here it would only make compiling slow
 #define ATTN_UNROLL_1  // a host compiler unrolls no long loop by itself, and GCC takes the pragma for no loop without a condition
-#define ATTN_PRODUCT __attribute__((noinline))  // a tile product is a function of its own here: compiled once, not into every kernel
+#define ATTN_PRODUCT \
+  __attribute__((noinline))  // a tile product is a function of its own here: compiled once, not into every kernel
 #if defined(__clang__)
 #define ATTN_UNROLL_BOTH _Pragma("unroll")
 #define ATTN_UNROLL_2 _Pragma("unroll 2")
@@ -66,13 +68,15 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 
 inline void __syncthreads(ATTN_CALLER) { executor::block_barrier({file, line}); }
 inline void __syncwarp(unsigned mask = kAllLanes, ATTN_CALLER) {
-  if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "__syncwarp for some of the lanes: the executor takes whole warps");
+  if (mask != kAllLanes) [[unlikely]]
+    executor::report({file, line}, "__syncwarp for some of the lanes: the executor takes whole warps");
   executor::warp_barrier({file, line});
 }
 
-/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix. T is float, half or
-/// bfloat16, const to read; values are fp32 on this side of the view. Each access is checked against rows and cols and
-/// counted under the tensor's name. A view made on the device, from an address and two sizes, counts as "(unnamed)".
+/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix. T is float,
+/// half or bfloat16, const to read; values are fp32 on this side of the view. Each access is checked against rows and
+/// cols and counted under the tensor's name. A view made on the device, from an address and two sizes, counts as
+/// "(unnamed)".
 template <class T>
 struct Global {
   using E = std::remove_const_t<T>;
@@ -137,17 +141,21 @@ struct Global {
     executor::block_view.requested[tensor_].store += N * sizeof(T);
     for (int n = 0; n < N; ++n) to[n] = from_float<E>(values[n]);
   }
-  /// atomicAdd: adds N neighbours to what is there (fp32 alone). Its bytes count as stored: what goes out is the numbers to add.
+  /// atomicAdd: adds N neighbours to what is there (fp32 alone). Its bytes count as stored: what goes out is the
+  /// numbers to add.
   template <int N>
   void add_run(int64_t row, int64_t col, const float* values, ATTN_CALLER) const {
     T* to = checked("add", N, row, col, file, line);
     executor::block_view.requested[tensor_].store += N * sizeof(T);
-    for (int n = 0; n < N; ++n) std::atomic_ref(to[n]).fetch_add(values[n], std::memory_order_relaxed);  // other blocks' OS threads add here too
+    for (int n = 0; n < N; ++n)
+      std::atomic_ref(to[n]).fetch_add(values[n], std::memory_order_relaxed);  // other blocks' OS threads add here too
   }
   /// `count` neighbours for the copy engine, which counts their bytes.
   executor::BulkCopy run(int64_t row, int64_t col, int count, ATTN_CALLER) const {
     checked("copy", 1, row, col, file, line), checked("copy", 1, row, col + count - 1, file, line);
-    return {.data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(data + row * cols + col)), .bytes = count * static_cast<int64_t>(sizeof(T)), .tensor = tensor_};
+    return {.data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(data + row * cols + col)),
+            .bytes = count * static_cast<int64_t>(sizeof(T)),
+            .tensor = tensor_};
   }
 
  private:
@@ -155,7 +163,8 @@ struct Global {
   int64_t head_ = 0, above_ = 0;  // for the film: whose head's matrix this is, and how many of its rows lie above
   int tensor_;
 
-  __forceinline__ T* checked(const char* access, int elements, int64_t row, int64_t col, const char* file, int line) const {
+  __forceinline__ T* checked(const char* access, int elements, int64_t row, int64_t col, const char* file,
+                             int line) const {
     T* address = data + row * cols + col;
     const bool inside = (row >= 0) & (row < rows) & (col >= 0) & (col + elements <= cols) & (data != nullptr);
     const bool aligned = reinterpret_cast<uintptr_t>(address) % (elements * sizeof(T)) == 0;
@@ -181,21 +190,24 @@ Layout& dynamic_sram(ATTN_CALLER) {
 /// Says that `bytes` bytes of SRAM from `address` on are about to be read (written): SramTile calls these once per row.
 /// In a block that is not race-checked all that happens is the bounds test here.
 __forceinline__ void note_sram_read(const void* address, int bytes, ATTN_CALLER) {
-  if (executor::block_view.watches(address, bytes)) [[unlikely]] executor::watch_sram(address, bytes, false, {file, line});
+  if (executor::block_view.watches(address, bytes)) [[unlikely]]
+    executor::watch_sram(address, bytes, false, {file, line});
 }
 __forceinline__ void note_sram_write(const void* address, int bytes, ATTN_CALLER) {
-  if (executor::block_view.watches(address, bytes)) [[unlikely]] executor::watch_sram(address, bytes, true, {file, line});
+  if (executor::block_view.watches(address, bytes)) [[unlikely]]
+    executor::watch_sram(address, bytes, true, {file, line});
 }
 
 /// Adds to LaunchRecord::counted_flops.
 __forceinline__ void count_flops(int64_t flops) {
   executor::block_view.flops += flops;
-  if (executor::block_view.filmed) [[unlikely]] executor::film_product(flops);
+  if (executor::block_view.filmed) [[unlikely]]
+    executor::film_product(flops);
 }
 
-// ---- arithmetic --------------------------------------------------------------------------------------------------------
-// The C library's fmaxf and expf are calls; these are inline and fit the compiler's vectors. Same results as CUDA's to the
-// last digit or two: fmaxf ignores a NaN, expf and exp2f are within 2 ulp.
+// ---- arithmetic -----------------------------------------------------------------------------------------------------
+// The C library's fmaxf and expf are calls; these are inline and fit the compiler's vectors. Same results as CUDA's to
+// the last digit or two: fmaxf ignores a NaN, expf and exp2f are within 2 ulp.
 
 inline float fmaxf(float a, float b) { return b != b ? a : (a > b ? a : b); }
 inline float fminf(float a, float b) { return b != b ? a : (a < b ? a : b); }
@@ -211,7 +223,8 @@ inline float scaled_exp(float r, int n) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const int half = n >> 1;  // 2^n in two factors: for results that underflow step by step, n passes the exponent's range
+  const int half =
+      n >> 1;  // 2^n in two factors: for results that underflow step by step, n passes the exponent's range
   const auto power = [](int e) { return std::bit_cast<float>(static_cast<uint32_t>(e + 127) << 23); };
   return p * power(half) * power(n - half);
 }
@@ -227,7 +240,8 @@ inline float expf(float x) {
   x = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);  // 0 and infinity lie beyond; a NaN passes
   int n;
   const float whole = round_to_int(x * 1.44269504f, n);
-  return scaled_exp(x - whole * 0.693359375f + whole * 2.12194440e-4f, n);  // ln 2 in two parts: the first product is exact
+  return scaled_exp(
+      x - whole * 0.693359375f + whole * 2.12194440e-4f, n);  // ln 2 in two parts: the first product is exact
 }
 inline float exp2f(float x) {
   x = x < -151.0f ? -151.0f : (x > 129.0f ? 129.0f : x);
@@ -260,8 +274,8 @@ template <int N>
 struct VectorOf {
   typedef float type __attribute__((vector_size(4 * N)));
 };
-/// Four neighbouring columns of N rows, and the sums of their products with four numbers y: N sums of four terms each, in the order of
-/// the columns. (Kept by column, so that the N sums are one vector.)
+/// Four neighbouring columns of N rows, and the sums of their products with four numbers y: N sums of four terms each,
+/// in the order of the columns. (Kept by column, so that the N sums are one vector.)
 template <int N>
 struct FourColumns {
   typename VectorOf<N>::type column[4];
@@ -292,10 +306,10 @@ __attribute__((format(printf, 1, 2))) inline int printf(const char* format, ...)
   return length;
 }
 
-// ---- a warp's collectives ----------------------------------------------------------------------------------------------
+// ---- a warp's collectives -------------------------------------------------------------------------------------------
 
-/// For each group of `Lanes` neighbouring lanes: x[n] of each becomes the combination of all of them, combined in the order that a
-/// GPU's shuffles do it in: with the lane Lanes / 2 away, then with the one half as far.
+/// For each group of `Lanes` neighbouring lanes: x[n] of each becomes the combination of all of them, combined in the
+/// order that a GPU's shuffles do it in: with the lane Lanes / 2 away, then with the one half as far.
 template <int Lanes, int N, class Combine>
 void combine_lanes(void* const* lanes) {
   static_assert(Lanes >= 1 && executor::kWarp % Lanes == 0 && (Lanes & (Lanes - 1)) == 0);
@@ -316,16 +330,22 @@ struct Sum {
 template <int Lanes, int N>
 void lanes_max(float (&x)[N], ATTN_CALLER) {
   executor::warp_collective(combine_lanes<Lanes, N, Maximum>, x, {file, line});
-  if (executor::block_view.filmed) [[unlikely]] executor::film_row_max(Lanes, N, x), executor::film_exchange({file, line});
+  if (executor::block_view.filmed) [[unlikely]]
+    executor::film_row_max(Lanes, N, x), executor::film_exchange({file, line});
 }
 template <int Lanes, int N>
-void lanes_sum(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<Lanes, N, Sum>, x, {file, line}); }
+void lanes_sum(float (&x)[N], ATTN_CALLER) {
+  executor::warp_collective(combine_lanes<Lanes, N, Sum>, x, {file, line});
+}
 /// lanes_max<32> for numbers that are not negative.
 template <int N>
-void warp_max_of_magnitudes(float (&x)[N], ATTN_CALLER) { executor::warp_collective(combine_lanes<32, N, Maximum>, x, {file, line}); }
+void warp_max_of_magnitudes(float (&x)[N], ATTN_CALLER) {
+  executor::warp_collective(combine_lanes<32, N, Maximum>, x, {file, line});
+}
 
-/// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for all 32 lanes alike.
-/// Sizes are not negative; those that agree in their first 18 bits keep the lanes' order. Each lane comes once whatever its size, a NaN too.
+/// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for
+/// all 32 lanes alike. Sizes are not negative; those that agree in their first 18 bits keep the lanes' order. Each lane
+/// comes once whatever its size, a NaN too.
 struct LaneOrder {
   uint8_t lane[executor::kWarp] = {};
   int taken = 0;
@@ -357,9 +377,11 @@ inline void any_of_lanes(void* const* lanes) {
   for (int lane = 0; lane < executor::kWarp; ++lane) *static_cast<bool*>(lanes[lane]) = any;
 }
 inline bool __any_sync(unsigned mask, bool predicate, ATTN_CALLER) {
-  if (mask != kAllLanes) [[unlikely]] executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
+  if (mask != kAllLanes) [[unlikely]]
+    executor::report({file, line}, "__any_sync for some of the lanes: the executor takes whole warps");
   executor::warp_collective(any_of_lanes, &predicate, {file, line});
-  if (executor::block_view.filmed) [[unlikely]] executor::film_exchange({file, line});
+  if (executor::block_view.filmed) [[unlikely]]
+    executor::film_exchange({file, line});
   return predicate;
 }
 
@@ -379,13 +401,16 @@ inline void shuffle_lanes(void* const* lanes) {
 template <class T>
 T value_of_lane(unsigned mask, T value, int from, executor::SourceLine place) {
   static_assert(sizeof(T) == 4);
-  if (mask != kAllLanes) [[unlikely]] executor::report(place, "a shuffle of some of the lanes: the executor takes whole warps");
+  if (mask != kAllLanes) [[unlikely]]
+    executor::report(place, "a shuffle of some of the lanes: the executor takes whole warps");
   Shuffled deposit{std::bit_cast<uint32_t>(value), from};
   executor::warp_collective(shuffle_lanes, &deposit, place);
-  if (executor::block_view.filmed) [[unlikely]] executor::film_exchange(place);
+  if (executor::block_view.filmed) [[unlikely]]
+    executor::film_exchange(place);
   return std::bit_cast<T>(deposit.value);
 }
-/// As CUDA has them: within groups of `width` lanes, and a lane whose source lies outside of its group keeps its own value.
+/// As CUDA has them: within groups of `width` lanes, and a lane whose source lies outside of its group keeps its own
+/// value.
 inline int lane_in_warp() { return static_cast<int>(threadIdx.x) % executor::kWarp; }
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = executor::kWarp, ATTN_CALLER) {
@@ -409,17 +434,20 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = executor:
 
 /// Adds to a number in HBM, whichever blocks do so at the same time; what it was before.
 template <class T>
-T atomicAdd(T* at, T value) { return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed); }
+T atomicAdd(T* at, T value) {
+  return std::atomic_ref(*at).fetch_add(value, std::memory_order_relaxed);
+}
 
-/// Blocks that do something one after the other: `turn` counts those that have. Another block's OS thread passes it; a block of its own does
-/// not, so `mine` must be of a block that has begun.
+/// Blocks that do something one after the other: `turn` counts those that have. Another block's OS thread passes it; a
+/// block of its own does not, so `mine` must be of a block that has begun.
 inline void wait_turn(unsigned* turn, unsigned mine, ATTN_CALLER) {
   constexpr auto kTooLong = std::chrono::seconds(60);
   if (threadIdx.x % executor::kWarp == 0) {
     const auto begin = std::chrono::steady_clock::now();
     while (std::atomic_ref(*turn).load(std::memory_order_acquire) != mine) {
       std::this_thread::yield();
-      if (std::chrono::steady_clock::now() - begin > kTooLong) executor::report({file, line}, "waits for a turn that no block passes on");
+      if (std::chrono::steady_clock::now() - begin > kTooLong)
+        executor::report({file, line}, "waits for a turn that no block passes on");
     }
   }
   __syncwarp(kAllLanes, file, line);

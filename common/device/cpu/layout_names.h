@@ -1,7 +1,7 @@
 // The members of a struct that lies in SRAM, by name: a finding says "k, row 3" and not a byte.
 //
-// C++20 has no reflection, but a compiler prints a template's arguments, and a pointer to a member of an object may be one. Where a
-// compiler cannot take it (clang), a finding says the byte alone.
+// C++20 has no reflection, but a compiler prints a template's arguments, and a pointer to a member of an object may be
+// one. Where a compiler cannot take it (clang), a finding says the byte alone.
 #pragma once
 
 #include <cstddef>
@@ -88,9 +88,11 @@ std::string name_of_byte(const void* sram, int64_t byte) {
   const auto look = [&](const auto* member, std::string_view called) {
     using Member = std::remove_cvref_t<decltype(*member)>;
     using One = std::remove_all_extents_t<Member>;
-    const int64_t within = byte - (reinterpret_cast<const char*>(member) - static_cast<const char*>(sram)), size = sizeof(One);
+    const int64_t within = byte - (reinterpret_cast<const char*>(member) - static_cast<const char*>(sram)),
+                  size = sizeof(One);
     if (within < 0 || within >= static_cast<int64_t>(sizeof(Member))) return;
-    name = std::string(called) + (std::is_array_v<Member> ? "[" + std::to_string(within / size) + "]" : "") + row_in<One>(within % size);
+    name = std::string(called) + (std::is_array_v<Member> ? "[" + std::to_string(within / size) + "]" : "") +
+           row_in<One>(within % size);
   };
   if constexpr (std::is_aggregate_v<Layout>) {
     const auto pointers = member_pointers(*static_cast<Layout*>(const_cast<void*>(sram)));
@@ -104,7 +106,9 @@ std::string name_of_byte(const void* sram, int64_t byte) {
 #else
 
 template <class Layout>
-std::string name_of_byte(const void*, int64_t) { return ""; }
+std::string name_of_byte(const void*, int64_t) {
+  return "";
+}
 
 #endif
 

@@ -27,7 +27,9 @@ constinit thread_local Worker* running_worker = nullptr;
 
 constexpr int kNanByte = 0xff;  // four of them are a NaN in fp32, two in fp16 and bf16
 
-bool same(SourceLine a, SourceLine b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
+bool same(SourceLine a, SourceLine b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 }  // namespace
 
@@ -52,12 +54,13 @@ bool GridRun::race_checked(int64_t block) const {
 // Evenly spread, the first and the last among them.
 bool GridRun::is_filmed(int64_t block) const {
   if (films == 0 || films >= grid.blocks) return films > 0;
-  const int64_t nth = (block * (films - 1) + grid.blocks - 2) / (grid.blocks - 1);  // the first that lies at `block` or behind it
+  const int64_t nth =
+      (block * (films - 1) + grid.blocks - 2) / (grid.blocks - 1);  // the first that lies at `block` or behind it
   return nth * (grid.blocks - 1) / (films - 1) == block;
 }
 
-// The last block comes second: when only the ends are race-checked they take longest, and so overlap. The others follow in
-// order, or spread by a step that has no common divisor with their number and so visits each of them once.
+// The last block comes second: when only the ends are race-checked they take longest, and so overlap. The others follow
+// in order, or spread by a step that has no common divisor with their number and so visits each of them once.
 int64_t GridRun::block_at(int64_t n) const {
   if (n == 0) return 0;
   if (n == 1) return grid.blocks - 1;
@@ -125,7 +128,9 @@ void Worker::run_block(int64_t block) {
   if (race_checked_) shadow_.reset(run_->grid.sram_bytes);
 
   order_threads(block);
-  hopper.start_block(run_->options.thread_order == 0 ? 0 : run_->options.thread_order + static_cast<uint64_t>(block) * 0x9e3779b97f4a7c15u);
+  hopper.start_block(run_->options.thread_order == 0
+                         ? 0
+                         : run_->options.thread_order + static_cast<uint64_t>(block) * 0x9e3779b97f4a7c15u);
   for (int n = 0; n < threads_count_; ++n) threads_[n] = {}, copies_[n].on_their_way.clear(), copies_[n].open_group = 0;
   for (int warp = 0; warp * kWarp < threads_count_; ++warp) {
     warps_[warp].gathering = {};
@@ -190,7 +195,8 @@ void Worker::run_current() {
   try {
     run_->grid.thread(run_->grid.arguments);
     if (!copies_[current_].on_their_way.empty()) [[unlikely]]
-      give_up_block(copies_[current_].on_their_way.front().place, "the thread has ended and never waited for the copy that it started here");
+      give_up_block(copies_[current_].on_their_way.front().place,
+                    "the thread has ended and never waited for the copy that it started here");
     hopper.thread_ends(current_);
     return;
   } catch (const std::exception& error) {
@@ -248,9 +254,9 @@ bool Worker::arrive(Gathering& gathering, int expected, State waiting, SourceLin
     gathering.place = place;
     gathering.first_thread = current_;
   } else if (!same(gathering.place, place)) [[unlikely]] {
-    give_up_block(place, std::string(waiting == State::waits_for_block ? "__syncthreads" : "warp barrier") + " while thread " +
-                             std::to_string(gathering.first_thread) + " waits at another one, " + to_string(gathering.place) +
-                             ": all threads must reach the same barrier");
+    give_up_block(place, std::string(waiting == State::waits_for_block ? "__syncthreads" : "warp barrier") +
+                             " while thread " + std::to_string(gathering.first_thread) + " waits at another one, " +
+                             to_string(gathering.place) + ": all threads must reach the same barrier");
   }
   me.place = place;
   me.state = waiting;
@@ -261,7 +267,8 @@ bool Worker::arrive(Gathering& gathering, int expected, State waiting, SourceLin
 
 void Worker::wait_for_block(SourceLine place) {
   if (arrive(block_gathering_, threads_count_, State::waits_for_block, place)) {
-    if (block_view.filmed) [[unlikely]] film_.barrier(place);
+    if (block_view.filmed) [[unlikely]]
+      film_.barrier(place);
     if (++block_epoch_ == Access::kEpochs) {  // all earlier accesses are ordered before the later ones: forget them
       if (race_checked_) shadow_.forget_order();
       block_epoch_ = 1;
@@ -275,13 +282,16 @@ void Worker::wait_for_block(SourceLine place) {
 void Worker::wait_for_warp(WarpOperation operation, void* deposit, SourceLine place) {
   Warp& warp = warps_[current_ / kWarp];
   if (operation && warp.lanes != kWarp) [[unlikely]]
-    give_up_block(place, "an operation of a whole warp in a warp of " + std::to_string(warp.lanes) + " threads: all 32 lanes must take part");
+    give_up_block(place, "an operation of a whole warp in a warp of " + std::to_string(warp.lanes) +
+                             " threads: all 32 lanes must take part");
   if (warp.gathering.arrived == 0) warp.operation = operation;
   if (warp.operation != operation && same(warp.gathering.place, place)) [[unlikely]]
-    give_up_block(place, "thread " + std::to_string(warp.gathering.first_thread) + " of the same warp waits here with another operation");
+    give_up_block(place, "thread " + std::to_string(warp.gathering.first_thread) +
+                             " of the same warp waits here with another operation");
   warp.deposits[current_ % kWarp] = deposit;
   if (arrive(warp.gathering, warp.lanes, State::waits_for_warp, place)) {
-    if (block_view.filmed) [[unlikely]] film_.warp_together(current_);
+    if (block_view.filmed) [[unlikely]]
+      film_.warp_together(current_);
     if (operation) operation(warp.deposits);
     else ++warp.epoch, hopper.warp_barrier_passed(current_ / kWarp);
     release(warp.order, warp.lanes);
@@ -305,12 +315,17 @@ std::string Worker::what_it_does(int thread) const {
   const KernelThread& it = threads_[thread];
   const std::string who = "thread " + std::to_string(thread);
   switch (it.state) {
-    case State::finished: return who + " has ended";
-    case State::waits_for_block: return who + " waits at __syncthreads (" + to_string(it.place) + ")";
-    case State::waits_for_unit: return who + " waits for " + hopper.waits_for(thread) + " (" + to_string(it.place) + ")";
+    case State::finished:
+      return who + " has ended";
+    case State::waits_for_block:
+      return who + " waits at __syncthreads (" + to_string(it.place) + ")";
+    case State::waits_for_unit:
+      return who + " waits for " + hopper.waits_for(thread) + " (" + to_string(it.place) + ")";
     case State::waits_for_warp:
-      return who + " waits at " + (warps_[thread / kWarp].operation ? "a warp operation (" : "__syncwarp (") + to_string(it.place) + ")";
-    case State::ready: break;
+      return who + " waits at " + (warps_[thread / kWarp].operation ? "a warp operation (" : "__syncwarp (") +
+             to_string(it.place) + ")";
+    case State::ready:
+      break;
   }
   return who + " can run";
 }
@@ -321,14 +336,18 @@ std::string Worker::who_waits_for_what() const {
   for (int first = 0; first < threads_count_; ++first) {
     const KernelThread& it = threads_[first];
     if (told[static_cast<size_t>(first)] || it.state == State::finished) continue;
-    const auto what = [&](int thread) { return what_it_does(thread).substr(("thread " + std::to_string(thread)).size()); };  // " waits for ..."
+    const auto what = [&](int thread) {
+      return what_it_does(thread).substr(("thread " + std::to_string(thread)).size());
+    };  // " waits for ..."
     int count = 0, last = first;
     for (int other = first; other < threads_count_; ++other)
       if (threads_[other].state == it.state && what(other) == what(first)) {
         told[static_cast<size_t>(other)] = true;
         ++count, last = other;
       }
-    const std::string who = count == 1 ? "thread " + std::to_string(first) : "each of " + std::to_string(count) + " threads from " + std::to_string(first) + " to " + std::to_string(last);
+    const std::string who = count == 1 ? "thread " + std::to_string(first)
+                                       : "each of " + std::to_string(count) + " threads from " + std::to_string(first) +
+                                             " to " + std::to_string(last);
     all += (all.empty() ? "" : "; ") + who + what(first);
   }
   return all;
@@ -337,7 +356,8 @@ std::string Worker::who_waits_for_what() const {
 void Worker::report_stuck() {
   for (int thread = 0; thread < threads_count_; ++thread)
     if (threads_[thread].state == State::waits_for_unit)
-      give_up_block(thread, to_string(threads_[thread].place), "deadlock, nothing is on its way and nobody can go on: " + who_waits_for_what());
+      give_up_block(thread, to_string(threads_[thread].place),
+                    "deadlock, nothing is on its way and nobody can go on: " + who_waits_for_what());
   int waiting = 0;
   while (threads_[waiting].state == State::finished) ++waiting;
   // The one to compare with: first among those of its warp, where it is a warp that waits.
@@ -382,63 +402,82 @@ void Worker::report_race(const ShadowSram::Race& race, bool write, SourceLine pl
   const bool one_warp = other / kWarp == current_ / kWarp;
   const Site& site = sites_[static_cast<size_t>(race.earlier.site())];
   if (race.on_its_way)
-    give_up_block(place, caller, "race on " + describe_byte(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
-                                     " it while the copy that thread " + std::to_string(other) + " started at " + where(site.place, site.caller) +
-                                     " is on its way there: that thread has not waited for it");
-  give_up_block(place, caller, "race on " + describe_byte(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
-                                   " it, thread " + std::to_string(other) + (race.earlier_writes ? " wrote" : " read") + " it at " +
-                                   where(site.place, site.caller) + ", and no " +
-                                   (hopper.clock() ? "barrier" : one_warp ? "__syncwarp or __syncthreads" : "__syncthreads") + " lies between (they last waited at " +
-                                   to_string(threads_[current_].place) + " and " + to_string(threads_[other].place) + ")");
+    give_up_block(place, caller,
+                  "race on " + describe_byte(race.byte) + ": thread " + std::to_string(current_) +
+                      (write ? " writes" : " reads") + " it while the copy that thread " + std::to_string(other) +
+                      " started at " + where(site.place, site.caller) +
+                      " is on its way there: that thread has not waited for it");
+  give_up_block(
+      place, caller,
+      "race on " + describe_byte(race.byte) + ": thread " + std::to_string(current_) + (write ? " writes" : " reads") +
+          " it, thread " + std::to_string(other) + (race.earlier_writes ? " wrote" : " read") + " it at " +
+          where(site.place, site.caller) + ", and no " +
+          (hopper.clock() ? "barrier"
+           : one_warp     ? "__syncwarp or __syncthreads"
+                          : "__syncthreads") +
+          " lies between (they last waited at " + to_string(threads_[current_].place) + " and " +
+          to_string(threads_[other].place) + ")");
 }
 
 void Worker::watch_sram(const void* address, int bytes, bool write, SourceLine place, const void* caller) {
   const int64_t first = static_cast<const unsigned char*>(address) - block_view.sram;
   const int64_t size = static_cast<int64_t>(block_view.sram_bytes);
   if (first < 0 || first + bytes > size) [[unlikely]]
-    give_up_block(place, caller, std::string(write ? "write" : "read") + " of SRAM bytes " + std::to_string(first) + " to " +
-                                     std::to_string(first + bytes - 1) + ", the block has " + std::to_string(size));
-  if (block_view.filmed) [[unlikely]] film_.sram(write, first, bytes);
+    give_up_block(place, caller,
+                  std::string(write ? "write" : "read") + " of SRAM bytes " + std::to_string(first) + " to " +
+                      std::to_string(first + bytes - 1) + ", the block has " + std::to_string(size));
+  if (block_view.filmed) [[unlikely]]
+    film_.sram(write, first, bytes);
   if (!race_checked_) return;
   const uint32_t* clock = hopper.clock();
   if (clock) hopper.check_access(first, first + bytes, write, {place, caller});
   const Access now = access_now(place, caller);
-  const ShadowSram::Race race = write ? shadow_.write(first, bytes, now, clock) : shadow_.read(first, bytes, now, clock);
-  if (race.found) [[unlikely]] report_race(race, write, place, caller);
+  const ShadowSram::Race race =
+      write ? shadow_.write(first, bytes, now, clock) : shadow_.read(first, bytes, now, clock);
+  if (race.found) [[unlikely]]
+    report_race(race, write, place, caller);
 }
 
-// ---- asynchronous copies ---------------------------------------------------------------------------------------------
+// ---- asynchronous copies --------------------------------------------------------------------------------------------
 
 void Worker::start_copy(void* to, const void* from, SourceLine place, const void* caller) {
   std::memset(to, kNanByte, kCopyBytes);
   copies_[current_].on_their_way.push_back({to, from, copies_[current_].open_group, place});
-  if (block_view.filmed && from) [[unlikely]] film_.acts.copy_started(current_, kCopyBytes, copies_[current_].open_group);
-  if (race_checked_) shadow_.copy_starts(static_cast<const unsigned char*>(to) - block_view.sram, kCopyBytes, access_now(place, caller));
+  if (block_view.filmed && from) [[unlikely]]
+    film_.acts.copy_started(current_, kCopyBytes, copies_[current_].open_group);
+  if (race_checked_)
+    shadow_.copy_starts(static_cast<const unsigned char*>(to) - block_view.sram, kCopyBytes, access_now(place, caller));
 }
 
 void Worker::wait_copies(int pending, SourceLine place, const void* caller) {
   auto& [on_their_way, open_group] = copies_[current_];
-  if (block_view.filmed) [[unlikely]] film_.acts.add(current_, {Act::Kind::wait_copies, -1, open_group - pending, 0, place});
+  if (block_view.filmed) [[unlikely]]
+    film_.acts.add(current_, {Act::Kind::wait_copies, -1, open_group - pending, 0, place});
   size_t arrived = 0;
   for (; arrived < on_their_way.size() && on_their_way[arrived].group < open_group - pending; ++arrived) {
     const Copy& copy = on_their_way[arrived];
     if (copy.from) std::memcpy(copy.to, copy.from, kCopyBytes);
     else std::memset(copy.to, 0, kCopyBytes);
-    if (block_view.filmed) [[unlikely]] film_.copy_arrives(kCopyBytes);
-    if (race_checked_) shadow_.copy_arrives(static_cast<const unsigned char*>(copy.to) - block_view.sram, kCopyBytes, access_now(place, caller));
+    if (block_view.filmed) [[unlikely]]
+      film_.copy_arrives(kCopyBytes);
+    if (race_checked_)
+      shadow_.copy_arrives(
+          static_cast<const unsigned char*>(copy.to) - block_view.sram, kCopyBytes, access_now(place, caller));
   }
   on_their_way.erase(on_their_way.begin(), on_their_way.begin() + static_cast<std::ptrdiff_t>(arrived));
 }
 
-// ---- what kernel threads call -----------------------------------------------------------------------------------------
+// ---- what kernel threads call ---------------------------------------------------------------------------------------
 
 namespace {
 Worker& worker_at(SourceLine place, const char* what) {
-  if (!running_worker) [[unlikely]] throw CheckFailed(to_string(place) + ": outside of a kernel: " + what);
+  if (!running_worker) [[unlikely]]
+    throw CheckFailed(to_string(place) + ": outside of a kernel: " + what);
   return *running_worker;
 }
 
-/// ATTN_LIST_BARRIERS=1: names each barrier that the run comes to, once. tests/mutants/barriers.py need not try the others.
+/// ATTN_LIST_BARRIERS=1: names each barrier that the run comes to, once. tests/mutants/barriers.py need not try the
+/// others.
 void list(SourceLine place) {
   static const bool asked = std::getenv("ATTN_LIST_BARRIERS");
   if (!asked) return;
@@ -448,8 +487,8 @@ void list(SourceLine place) {
   if (named.insert(to_string(place)).second) std::fprintf(stderr, "comes to: %s\n", to_string(place).c_str());
 }
 
-/// ATTN_LEAVE_OUT_BARRIER=step04_online_softmax.cu:45: the run goes on as if that barrier were not there, and says so, once.
-/// tests/mutants/barriers.py holds with it that every barrier is needed.
+/// ATTN_LEAVE_OUT_BARRIER=step04_online_softmax.cu:45: the run goes on as if that barrier were not there, and says so,
+/// once. tests/mutants/barriers.py holds with it that every barrier is needed.
 bool left_out(SourceLine place) {
   list(place);
   static const char* const which = std::getenv("ATTN_LEAVE_OUT_BARRIER");
@@ -459,8 +498,8 @@ bool left_out(SourceLine place) {
   return true;
 }
 
-/// ATTN_OFF_BY_ONE=warpgroup.h:34+1: what a barrier of Hopper's or a wait for products is told there is one off (+1 or -1): arrivals, warps,
-/// groups, the parity, 16 bytes. Otherwise as above.
+/// ATTN_OFF_BY_ONE=warpgroup.h:34+1: what a barrier of Hopper's or a wait for products is told there is one off (+1 or
+/// -1): arrivals, warps, groups, the parity, 16 bytes. Otherwise as above.
 int off_by_one(SourceLine place) {
   list(place);
   static const std::string which = std::getenv("ATTN_OFF_BY_ONE") ? std::getenv("ATTN_OFF_BY_ONE") : "";
@@ -473,9 +512,12 @@ int off_by_one(SourceLine place) {
 }
 }  // namespace
 
-void report(SourceLine place, const std::string& what, const void* caller) { worker_at(place, what.c_str()).give_up_block(place, caller, what); }
+void report(SourceLine place, const std::string& what, const void* caller) {
+  worker_at(place, what.c_str()).give_up_block(place, caller, what);
+}
 void report_layout(int64_t bytes, SourceLine place) {
-  report(place, "the SRAM layout needs " + std::to_string(bytes) + " bytes, the launch asked for " + std::to_string(block_view.sram_bytes));
+  report(place, "the SRAM layout needs " + std::to_string(bytes) + " bytes, the launch asked for " +
+                    std::to_string(block_view.sram_bytes));
 }
 void watch_sram(const void* address, int bytes, bool write, SourceLine place) {
   worker_at(place, "access to a block's SRAM").watch_sram(address, bytes, write, place, __builtin_return_address(0));
@@ -486,7 +528,9 @@ void film_access(const HbmAccess& access, int64_t head, int64_t rows_above, int 
   of_head.row += rows_above;
   running_worker->film().access(of_head, head, bytes, running_worker->current());
 }
-void film_bulk_copy(const BulkCopy& copy, bool load, int64_t bytes) { running_worker->film().bulk_copy(copy, load, bytes); }
+void film_bulk_copy(const BulkCopy& copy, bool load, int64_t bytes) {
+  running_worker->film().bulk_copy(copy, load, bytes);
+}
 void film_product(int64_t flops) {
   const bool started = running_worker->hopper.used();
   running_worker->film().product(flops, started);
@@ -494,13 +538,17 @@ void film_product(int64_t flops) {
   running_worker->film().acts.add(running_worker->current(), {Act::Kind::product, -1, 0, flops, {}});
   running_worker->film().acts.scores(running_worker->current(), flops / 2);
 }
-void film_row_max(int lanes, int count, const float* x) { running_worker->film().row_max(lanes, count, x, running_worker->current()); }
+void film_row_max(int lanes, int count, const float* x) {
+  running_worker->film().row_max(lanes, count, x, running_worker->current());
+}
 void film_exchange(SourceLine place) { running_worker->film().acts.exchange(running_worker->current(), place); }
 void start_copy(void* to, const void* from, SourceLine place) {
   worker_at(place, "an asynchronous copy").start_copy(to, from, place, __builtin_return_address(0));
 }
 void commit_copies(SourceLine place) { worker_at(place, "commit_copies").commit_copies(); }
-int print(const char* format, std::va_list values) { return running_worker ? running_worker->print(format, values) : std::vprintf(format, values); }
+int print(const char* format, std::va_list values) {
+  return running_worker ? running_worker->print(format, values) : std::vprintf(format, values);
+}
 void wait_copies(int pending, SourceLine place) {
   if (!left_out(place)) worker_at(place, "wait_copies").wait_copies(pending, place, __builtin_return_address(0));
 }
@@ -511,22 +559,31 @@ void warp_barrier(SourceLine place) {
   if (!left_out(place)) worker_at(place, "__syncwarp").wait_for_warp(nullptr, nullptr, place);
 }
 #define ATTN_HOPPER(what) worker_at(place, what).hopper
-#define ATTN_SITE Site{place, __builtin_return_address(0)}
-void make_barrier(void* barrier, int arrivals, SourceLine place) { ATTN_HOPPER("a barrier").make_barrier(barrier, arrivals + off_by_one(place), ATTN_SITE); }
+#define ATTN_SITE \
+  Site { place, __builtin_return_address(0) }
+void make_barrier(void* barrier, int arrivals, SourceLine place) {
+  ATTN_HOPPER("a barrier").make_barrier(barrier, arrivals + off_by_one(place), ATTN_SITE);
+}
 void arrive_at_barrier(void* barrier, int64_t bytes, SourceLine place) {
-  if (!left_out(place)) ATTN_HOPPER("a barrier").arrive(barrier, bytes + (bytes ? 16 * off_by_one(place) : 0), ATTN_SITE);
+  if (!left_out(place))
+    ATTN_HOPPER("a barrier").arrive(barrier, bytes + (bytes ? 16 * off_by_one(place) : 0), ATTN_SITE);
 }
 void wait_at_barrier(const void* barrier, int parity, SourceLine place) {
   if (!left_out(place)) ATTN_HOPPER("a barrier").wait(barrier, parity ^ (off_by_one(place) & 1), ATTN_SITE);
 }
 void named_barrier(int number, int threads, bool waits, SourceLine place) {
-  if (!left_out(place)) ATTN_HOPPER("a barrier").named_barrier(number, threads + kWarp * off_by_one(place), waits, ATTN_SITE);
+  if (!left_out(place))
+    ATTN_HOPPER("a barrier").named_barrier(number, threads + kWarp * off_by_one(place), waits, ATTN_SITE);
 }
 void fence_stores(SourceLine place) {
   if (!left_out(place)) ATTN_HOPPER("a fence").fence(ATTN_SITE);
 }
-void start_bulk_copy(void* to, const BulkCopy& from, void* barrier, SourceLine place) { ATTN_HOPPER("a copy").start_copy(to, from, barrier, ATTN_SITE); }
-void start_bulk_copy_back(const void* from, const BulkCopy& to, SourceLine place) { ATTN_HOPPER("a copy").start_copy_back(from, to, ATTN_SITE); }
+void start_bulk_copy(void* to, const BulkCopy& from, void* barrier, SourceLine place) {
+  ATTN_HOPPER("a copy").start_copy(to, from, barrier, ATTN_SITE);
+}
+void start_bulk_copy_back(const void* from, const BulkCopy& to, SourceLine place) {
+  ATTN_HOPPER("a copy").start_copy_back(from, to, ATTN_SITE);
+}
 void commit_bulk_copies_back(SourceLine place) {
   if (!left_out(place)) ATTN_HOPPER("a copy").commit_copies_back();
 }
@@ -539,14 +596,18 @@ void set_registers(int count, bool takes, SourceLine place) {
 void fence_products(SourceLine place) {
   if (!left_out(place)) ATTN_HOPPER("a fence").fence_products();
 }
-void start_product(float* sums, const WarpgroupOperands& operands, SourceLine place) { ATTN_HOPPER("a product").start_product(sums, operands, ATTN_SITE); }
+void start_product(float* sums, const WarpgroupOperands& operands, SourceLine place) {
+  ATTN_HOPPER("a product").start_product(sums, operands, ATTN_SITE);
+}
 void commit_products(SourceLine place) {
   if (!left_out(place)) ATTN_HOPPER("a product").commit_products();
 }
 void wait_products(int pending, SourceLine place) {
   if (!left_out(place)) ATTN_HOPPER("a product").wait_products(pending + off_by_one(place), ATTN_SITE);
 }
-void use_registers(const void* first, const void* end, SourceLine place) { ATTN_HOPPER("registers").use_registers(first, end, ATTN_SITE); }
+void use_registers(const void* first, const void* end, SourceLine place) {
+  ATTN_HOPPER("registers").use_registers(first, end, ATTN_SITE);
+}
 #undef ATTN_SITE
 #undef ATTN_HOPPER
 void warp_collective(WarpOperation run, void* deposit, SourceLine place) {

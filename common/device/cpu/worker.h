@@ -26,13 +26,13 @@ inline std::atomic<int64_t> blocks_ended{0};  // of the grid that runs
 struct GridRun {
   Grid grid;
   ExecutorOptions options;
-  std::atomic<int64_t> next{0};       // blocks handed out so far
-  std::atomic<bool> stopped{false};   // a finding: no new block starts
-  std::mutex mutex;                   // guards the rest
+  std::atomic<int64_t> next{0};      // blocks handed out so far
+  std::atomic<bool> stopped{false};  // a finding: no new block starts
+  std::mutex mutex;                  // guards the rest
   std::vector<Finding> findings;
-  std::vector<Requested> requested;   // by tensor_id
+  std::vector<Requested> requested;  // by tensor_id
   int64_t flops = 0;
-  int64_t films = 0;                  // how many blocks are filmed: 0, or two at least
+  int64_t films = 0;  // how many blocks are filmed: 0, or two at least
   std::vector<FilmedBlock> filmed;
   std::atomic<bool> printed{false};
 
@@ -57,8 +57,12 @@ class Worker {
   void watch_sram(const void* address, int bytes, bool write, SourceLine place, const void* caller);
   BlockFilm& film() { return film_; }
   int current() const { return current_; }
-  [[noreturn]] void give_up_block(SourceLine place, const std::string& what) { give_up_block(current_, to_string(place), what); }
-  [[noreturn]] void give_up_block(SourceLine place, const void* caller, const std::string& what) { give_up_block(current_, where(place, caller), what); }
+  [[noreturn]] void give_up_block(SourceLine place, const std::string& what) {
+    give_up_block(current_, to_string(place), what);
+  }
+  [[noreturn]] void give_up_block(SourceLine place, const void* caller, const std::string& what) {
+    give_up_block(current_, where(place, caller), what);
+  }
 
   /// Of this OS thread, null when it runs no kernel.
   static Worker* running();
@@ -71,7 +75,7 @@ class Worker {
   struct KernelThread {
     Fiber* fiber = nullptr;  // null until it first runs
     State state = State::ready;
-    SourceLine place;             // of the barrier that it waits at, or passed last
+    SourceLine place;  // of the barrier that it waits at, or passed last
   };
   /// A barrier that is filling up: how many came, and where the first of them stands.
   struct Gathering {
@@ -83,9 +87,9 @@ class Worker {
     Gathering gathering;
     WarpOperation operation = nullptr;  // null: __syncwarp
     void* deposits[kWarp];
-    uint16_t order[kWarp];              // its threads in the order in which the block runs them
+    uint16_t order[kWarp];  // its threads in the order in which the block runs them
     int lanes = 0;
-    uint32_t epoch = 0;                 // __syncwarps since the last __syncthreads
+    uint32_t epoch = 0;  // __syncwarps since the last __syncthreads
   };
   /// An asynchronous copy that its thread has not waited for, and a thread's copies, the oldest first.
   struct Copy {
@@ -115,11 +119,11 @@ class Worker {
   int take_next();                                   // the next ready thread
   void wait_for_unit(SourceLine place);              // until something of Hopper's releases the current thread
   Fiber& idle_fiber();
-  void hand_over();                                  // the current thread waits, or lets those before it in the order go first
+  void hand_over();  // the current thread waits, or lets those before it in the order go first
   bool arrive(Gathering& gathering, int expected, State waiting, SourceLine place);  // true for the last to arrive
 
   [[noreturn]] void give_up_block(int thread, const std::string& place, const std::string& what);
-  [[noreturn]] void report_stuck();                  // no thread can run, yet not all have finished
+  [[noreturn]] void report_stuck();  // no thread can run, yet not all have finished
   std::string who_waits_for_what() const;
   [[noreturn]] void report_race(const ShadowSram::Race& race, bool write, SourceLine place, const void* caller);
   std::string what_it_does(int thread) const;

@@ -1,5 +1,5 @@
-// Copies from HBM to SRAM that a thread starts and does not wait for (PTX ISA, "cp.async"; sm_80 and newer); cpu/async_copy.h has
-// the executor's.
+// Copies from HBM to SRAM that a thread starts and does not wait for (PTX ISA, "cp.async"; sm_80 and newer);
+// cpu/async_copy.h has the executor's.
 #pragma once
 
 #include "common/device/gpu/kernel_language.h"
@@ -7,13 +7,15 @@
 namespace attention {
 inline namespace ATTN_DEVICE {
 
-/// cp.async: kVector neighbours at (row, col) travel past L1 and registers to `to` in SRAM, or zeros (and no access) when `inside` is
-/// false. GPUs before sm_80 have no such instruction (the host refuses them by name).
+/// cp.async: kVector neighbours at (row, col) travel past L1 and registers to `to` in SRAM, or zeros (and no access)
+/// when `inside` is false. GPUs before sm_80 have no such instruction (the host refuses them by name).
 template <class E>
 __device__ __forceinline__ void copy_async(E* to, Global<const E> from, bool inside, int64_t row, int64_t col) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from.data + row * from.cols + col), "r"(inside ? 16 : 0) : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from.data + row * from.cols + col), "r"(inside ? 16 : 0)
+      : "memory");
 #else
   __trap();
 #endif
@@ -26,12 +28,12 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 
-/// cp.async.wait_group: waits until all of this thread's groups but the `Pending` youngest have arrived. Other threads' copies are
-/// there after a __syncthreads that follows.
+/// cp.async.wait_group: waits until all of this thread's groups but the `Pending` youngest have arrived. Other threads'
+/// copies are there after a __syncthreads that follows.
 template <int Pending>
 __device__ __forceinline__ void wait_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 #endif
 }
 

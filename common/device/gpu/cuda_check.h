@@ -14,7 +14,8 @@ namespace attention {
 inline void cuda_check(cudaError_t result, const std::string& what) {
   if (result == cudaSuccess) return;
   cudaGetLastError();  // takes the error off the runtime, so that it is reported once
-  throw DeviceFailure(std::string("CUDA error ") + cudaGetErrorName(result) + " (" + cudaGetErrorString(result) + ") at " + what);
+  throw DeviceFailure(
+      std::string("CUDA error ") + cudaGetErrorName(result) + " (" + cudaGetErrorString(result) + ") at " + what);
 }
 
 }  // namespace attention

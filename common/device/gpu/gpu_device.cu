@@ -20,15 +20,18 @@ __global__ void poison_sram_kernel(int words) {
   for (int n = threadIdx.x; n < words; n += blockDim.x) words_of_sram[n] = 0xffffffffu;
 }
 
-/// Reads `count` vectors, so that the L2 holds them and nothing of the step's. Reads leave clean lines; a fill would leave
-/// dirty ones, whose write-back would fall into the timed run.
+/// Reads `count` vectors, so that the L2 holds them and nothing of the step's. Reads leave clean lines; a fill would
+/// leave dirty ones, whose write-back would fall into the timed run.
 __global__ void read_through_l2_kernel(const uint4* data, int64_t count, unsigned* never_written) {
   unsigned sum = 0;
-  for (int64_t n = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; n < count; n += int64_t{gridDim.x} * blockDim.x) sum += __ldcg(data + n).x;
+  for (int64_t n = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; n < count; n += int64_t{gridDim.x} * blockDim.x)
+    sum += __ldcg(data + n).x;
   if (sum == 1) *never_written = sum;  // the buffer holds zeros: keeps the loads, never stores
 }
 
-std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 class GpuDevice final : public Device, public MeasurableDevice {
  public:
@@ -64,7 +67,8 @@ class GpuDevice final : public Device, public MeasurableDevice {
     const cudaError_t result = cudaMalloc(&address, static_cast<size_t>(bytes));
     if (result == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      throw DeviceFailure("out of GPU memory: " + std::to_string(bytes) + " bytes needed, " + std::to_string(free_bytes()) + " are free");
+      throw DeviceFailure("out of GPU memory: " + std::to_string(bytes) + " bytes needed, " +
+                          std::to_string(free_bytes()) + " are free");
     }
     cuda_check(result, "cudaMalloc of " + std::to_string(bytes) + " bytes");
     return address;
@@ -74,14 +78,18 @@ class GpuDevice final : public Device, public MeasurableDevice {
     cuda_check(cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), blame("copy to the GPU"));
   }
   void copy_out(void* host, const void* device, int64_t bytes) override {
-    cuda_check(cudaMemcpy(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost), blame("copy from the GPU"));
+    cuda_check(
+        cudaMemcpy(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost), blame("copy from the GPU"));
   }
-  void fill_nan(void* device, int64_t bytes) override { cuda_check(cudaMemset(device, 0xff, static_cast<size_t>(bytes)), blame("fill with NaN")); }
+  void fill_nan(void* device, int64_t bytes) override {
+    cuda_check(cudaMemset(device, 0xff, static_cast<size_t>(bytes)), blame("fill with NaN"));
+  }
 
   void poison_sram() override {
     // A block that asks for all of an SM's SRAM has the SM to itself, so as many blocks as SMs reach each of them.
     const int bytes = static_cast<int>(properties_.sharedMemPerBlockOptin);
-    cuda_check(cudaFuncSetAttribute(poison_sram_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "poison_sram_kernel");
+    cuda_check(cudaFuncSetAttribute(poison_sram_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               "poison_sram_kernel");
     poison_sram_kernel<<<properties_.multiProcessorCount, 256, bytes>>>(bytes / 4);
     cuda_check(cudaGetLastError(), "launch of poison_sram_kernel");
   }
@@ -128,15 +136,19 @@ class GpuDevice final : public Device, public MeasurableDevice {
   void prepare_to_measure() override {
     if (push_buffer_ != nullptr) return;
     if (free_bytes() < pushed_bytes() + (int64_t{64} << 20))  // some room for the profiler's own
-      throw CountersUnavailable("out of GPU memory: " + std::to_string(pushed_bytes()) + " bytes needed to drive writes out of the L2, " + std::to_string(free_bytes()) + " are free",
-                                "choose a smaller --seqlen, --heads or --batch");
+      throw CountersUnavailable(
+          "out of GPU memory: " + std::to_string(pushed_bytes()) + " bytes needed to drive writes out of the L2, " +
+              std::to_string(free_bytes()) + " are free",
+          "choose a smaller --seqlen, --heads or --batch");
     push_buffer_ = allocate(pushed_bytes());
-    cuda_check(cudaMemset(push_buffer_, 0, static_cast<size_t>(pushed_bytes())), "fill of the buffer that drives out the L2");
+    cuda_check(
+        cudaMemset(push_buffer_, 0, static_cast<size_t>(pushed_bytes())), "fill of the buffer that drives out the L2");
   }
   void push_out_l2() override { enqueue_read(push_buffer_); }
   int64_t pushed_bytes() const override { return through_l2_bytes(); }
 
-  void around_launches(const std::function<void()>& work, const std::function<void()>& before, const std::function<void()>& after) override {
+  void around_launches(const std::function<void()>& work, const std::function<void()>& before,
+                       const std::function<void()>& after) override {
     on_gpu::launch_log().watch(before, after);
     try {
       work();
@@ -149,14 +161,17 @@ class GpuDevice final : public Device, public MeasurableDevice {
 
  private:
   /// An error of a kernel shows at the next call that waits for it: the line names both.
-  static std::string blame(const char* call) { return std::string(call) + ", last kernel " + on_gpu::launch_log().last_kernel(); }
+  static std::string blame(const char* call) {
+    return std::string(call) + ", last kernel " + on_gpu::launch_log().last_kernel();
+  }
 
   /// Four times the L2, so that no replacement policy keeps the step's lines.
   int64_t through_l2_bytes() const { return std::max<int64_t>(4 * l2_bytes(), int64_t{64} << 20); }
 
   void enqueue_read(void* buffer) {
     const int64_t vectors = through_l2_bytes() / static_cast<int64_t>(sizeof(uint4));
-    read_through_l2_kernel<<<properties_.multiProcessorCount * 8, 256>>>(static_cast<const uint4*>(buffer), vectors, static_cast<unsigned*>(buffer));
+    read_through_l2_kernel<<<properties_.multiProcessorCount * 8, 256>>>(
+        static_cast<const uint4*>(buffer), vectors, static_cast<unsigned*>(buffer));
     cuda_check(cudaGetLastError(), "launch of read_through_l2_kernel");
   }
 
@@ -188,7 +203,8 @@ GpuPresence find_gpu() {
   if (driver > 0) presence.driver_cuda = version_text(driver);
   const cudaError_t result = cudaGetDeviceCount(&presence.count);
   cudaGetLastError();
-  if (result == cudaErrorNoDevice || (result == cudaErrorInsufficientDriver && driver == 0)) {  // no GPU; no driver at all
+  if (result == cudaErrorNoDevice ||
+      (result == cudaErrorInsufficientDriver && driver == 0)) {  // no GPU; no driver at all
     presence.count = 0;
     if (driver == 0 && access("/dev/nvidia0", F_OK) == 0) {
       presence.count = 1;
@@ -198,17 +214,20 @@ GpuPresence find_gpu() {
   }
   if (result == cudaErrorInsufficientDriver) {
     presence.count = 1;
-    presence.trouble = "the GPU's driver supports CUDA " + version_text(driver) + ", this program was built with CUDA " + version_text(runtime) +
-                       ": update the driver or build with an older toolkit";
+    presence.trouble =
+        "the GPU's driver supports CUDA " + version_text(driver) + ", this program was built with CUDA " +
+        version_text(runtime) + ": update the driver or build with an older toolkit";
     return presence;
   }
   if (result != cudaSuccess) {
     presence.count = 1;
-    presence.trouble = std::string("the GPU cannot be used: CUDA error ") + cudaGetErrorName(result) + " (" + cudaGetErrorString(result) + ")";
+    presence.trouble = std::string("the GPU cannot be used: CUDA error ") + cudaGetErrorName(result) + " (" +
+                       cudaGetErrorString(result) + ")";
     return presence;
   }
   int major = 0, minor = 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess && cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) == cudaSuccess)
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) == cudaSuccess)
     presence.compute_capability = 10 * major + minor;
   // A kernel of this program that has no code for this GPU shows here, before any work.
   cudaFuncAttributes attributes{};
@@ -219,16 +238,18 @@ GpuPresence find_gpu() {
   const bool known = cudaGetDeviceProperties(&properties, 0) == cudaSuccess;
   const std::string arch = known ? std::to_string(properties.major) + std::to_string(properties.minor) : "native";
   if (image == cudaErrorNoKernelImageForDevice || image == cudaErrorInvalidDeviceFunction)
-    presence.trouble = "this program has no code for the GPU (" + std::string(known ? properties.name : "unknown") + ", sm_" + arch +
-                       "): configure again with -DCMAKE_CUDA_ARCHITECTURES=" + arch;
+    presence.trouble = "this program has no code for the GPU (" + std::string(known ? properties.name : "unknown") +
+                       ", sm_" + arch + "): configure again with -DCMAKE_CUDA_ARCHITECTURES=" + arch;
   else
-    presence.trouble = std::string("the GPU cannot be used: CUDA error ") + cudaGetErrorName(image) + " (" + cudaGetErrorString(image) + ")";
+    presence.trouble = std::string("the GPU cannot be used: CUDA error ") + cudaGetErrorName(image) + " (" +
+                       cudaGetErrorString(image) + ")";
   return presence;
 }
 
 std::unique_ptr<Device> open_gpu() {
   const GpuPresence presence = find_gpu();
-  if (presence.count == 0) throw Unsupported("--device gpu: no GPU found; --device cpu runs the same kernels on the CPU executor");
+  if (presence.count == 0)
+    throw Unsupported("--device gpu: no GPU found; --device cpu runs the same kernels on the CPU executor");
   if (!presence.trouble.empty()) throw DeviceFailure(presence.trouble);
   return std::make_unique<GpuDevice>();
 }

@@ -16,7 +16,8 @@
 
 #define ATTN_UNROLL _Pragma("unroll")
 #define ATTN_UNROLL_BOTH _Pragma("unroll")  // ATTN_UNROLL that the CPU executor follows too: the products' inner loops
-#define ATTN_PRODUCT __forceinline__  // a tile product: part of its kernel here, a function of its own on the CPU executor
+#define ATTN_PRODUCT \
+  __forceinline__  // a tile product: part of its kernel here, a function of its own on the CPU executor
 #define ATTN_UNROLL_1 _Pragma("unroll 1")
 #define ATTN_UNROLL_2 _Pragma("unroll 2")
 #define ATTN_UNROLL_4 _Pragma("unroll 4")
@@ -38,8 +39,8 @@ __device__ __forceinline__ E from_float(float x) {  // to the nearest, ties to e
   else return x;
 }
 
-/// ld.global.cg: loads that go past L1 to L2, like __ldcg. A kernel never loads what it stores, so unlike __ldcg these are not
-/// volatile, and the compiler may have many of them in flight.
+/// ld.global.cg: loads that go past L1 to L2, like __ldcg. A kernel never loads what it stores, so unlike __ldcg these
+/// are not volatile, and the compiler may have many of them in flight.
 __device__ __forceinline__ float load_past_l1(const float* address) {
   float x;
   asm("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(address));
@@ -56,14 +57,15 @@ __device__ __forceinline__ float4 load_past_l1(const float4* address, bool wante
   asm("{\n.reg .pred wanted;\nsetp.ne.s32 wanted, %5, 0;\n"
       "mov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 %2, 0f00000000;\nmov.f32 %3, 0f00000000;\n"
       "@wanted ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=&f"(x.x), "=&f"(x.y), "=&f"(x.z), "=&f"(x.w) : "l"(address), "r"(static_cast<int>(wanted)));
+      : "=&f"(x.x), "=&f"(x.y), "=&f"(x.z), "=&f"(x.w)
+      : "l"(address), "r"(static_cast<int>(wanted)));
   return x;
 }
 
-/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix. T is float, half or
-/// bfloat16, const to read. Values are fp32 on this side of the view, whatever they are in HBM. Loads go past L1 (tile loads
-/// touch each byte once per block, so that what crosses from L2 is what the kernel asks for). The CPU executor's Global
-/// checks each access against rows and cols and counts its bytes.
+/// A view of one tensor in HBM, [heads, rows, cols], contiguous; head(h) is the view of one head's matrix. T is float,
+/// half or bfloat16, const to read. Values are fp32 on this side of the view, whatever they are in HBM. Loads go past
+/// L1 (tile loads touch each byte once per block, so that what crosses from L2 is what the kernel asks for). The CPU
+/// executor's Global checks each access against rows and cols and counts its bytes.
 template <class T>
 struct Global {
   using E = std::remove_const_t<T>;
@@ -72,7 +74,8 @@ struct Global {
   int64_t rows;
   int64_t cols;
 
-  Global(T* address, const char* /*tensor*/, int64_t /*heads*/, int64_t rows_, int64_t cols_) : data(address), rows(rows_), cols(cols_) {}
+  Global(T* address, const char* /*tensor*/, int64_t /*heads*/, int64_t rows_, int64_t cols_)
+      : data(address), rows(rows_), cols(cols_) {}
   __device__ Global(T* address, int64_t rows_, int64_t cols_) : data(address), rows(rows_), cols(cols_) {}
 
   __device__ Global head(int64_t h) const { return Global(data + h * rows * cols, rows, cols); }
@@ -98,36 +101,40 @@ struct Global {
   /// N neighbours in one access.
   template <int N>
   __device__ void store_run(int64_t row, int64_t col, const float* values) const {
-    struct alignas(N * sizeof(E)) { E element[N]; } run;
+    struct alignas(N * sizeof(E)) {
+      E element[N];
+    } run;
     ATTN_UNROLL for (int n = 0; n < N; ++n) run.element[n] = from_float<E>(values[n]);
     *reinterpret_cast<decltype(run)*>(data + row * cols + col) = run;
   }
-  /// atomicAdd: adds N neighbours, 2 or 4, to what is there (fp32 alone). Blocks add in no given order, so that a sum's last bits may differ
-  /// from run to run. On sm_90 and newer it is one instruction (for four of them CUDA has no name that returns nothing: PTX ISA, "red").
+  /// atomicAdd: adds N neighbours, 2 or 4, to what is there (fp32 alone). Blocks add in no given order, so that a sum's
+  /// last bits may differ from run to run. On sm_90 and newer it is one instruction (for four of them CUDA has no name
+  /// that returns nothing: PTX ISA, "red").
   template <int N>
   __device__ void add_run(int64_t row, int64_t col, const float* values) const {
     E* const to = data + row * cols + col;
 #if __CUDA_ARCH__ >= 900
     if constexpr (N == 4)
-      asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]) : "memory");
-    else
-      atomicAdd(reinterpret_cast<float2*>(to), make_float2(values[0], values[1]));
+      asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]),
+                   "f"(values[1]), "f"(values[2]), "f"(values[3])
+                   : "memory");
+    else atomicAdd(reinterpret_cast<float2*>(to), make_float2(values[0], values[1]));
 #else
     ATTN_UNROLL for (int n = 0; n < N; ++n) atomicAdd(to + n, values[n]);
 #endif
   }
 };
 
-/// 2^x in one instruction, as exact as exp2f (2 ulp) but for results under 2^-126, which become 0: beside a row's largest
-/// weight, 2^0, both are nothing.
+/// 2^x in one instruction, as exact as exp2f (2 ulp) but for results under 2^-126, which become 0: beside a row's
+/// largest weight, 2^0, both are nothing.
 __device__ __forceinline__ float exp2_or_zero(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// The block's dynamic SRAM, laid out as `Layout` (a struct of SRAM tiles). launch() asks for sizeof(Layout), so that the
-/// size is written once.
+/// The block's dynamic SRAM, laid out as `Layout` (a struct of SRAM tiles). launch() asks for sizeof(Layout), so that
+/// the size is written once.
 template <class Layout>
 __device__ __forceinline__ Layout& dynamic_sram() {
   extern __shared__ __align__(16) unsigned char sram_bytes[];
@@ -143,7 +150,8 @@ __device__ __forceinline__ void count_flops(int64_t) {}
 template <int Lanes, int N>
 __device__ __forceinline__ void lanes_max(float (&x)[N]) {
   ATTN_UNROLL for (int n = 0; n < N; ++n)
-    ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] = fmaxf(x[n], __shfl_xor_sync(kAllLanes, x[n], step));
+    ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2)
+      x[n] = fmaxf(x[n], __shfl_xor_sync(kAllLanes, x[n], step));
 }
 template <int Lanes, int N>
 __device__ __forceinline__ void lanes_sum(float (&x)[N]) {
@@ -151,7 +159,8 @@ __device__ __forceinline__ void lanes_sum(float (&x)[N]) {
     ATTN_UNROLL for (int step = Lanes / 2; step > 0; step /= 2) x[n] += __shfl_xor_sync(kAllLanes, x[n], step);
 }
 
-/// lanes_max<32> for numbers that are not negative: their bits are in their order, and one instruction compares those of 32 lanes.
+/// lanes_max<32> for numbers that are not negative: their bits are in their order, and one instruction compares those
+/// of 32 lanes.
 template <int N>
 __device__ __forceinline__ void warp_max_of_magnitudes(float (&x)[N]) {
 #if __CUDA_ARCH__ >= 800
@@ -161,10 +170,12 @@ __device__ __forceinline__ void warp_max_of_magnitudes(float (&x)[N]) {
 #endif
 }
 
-/// Blocks that do something one after the other: `turn` counts those that have. A warp waits until `mine` have, and then says that it has.
+/// Blocks that do something one after the other: `turn` counts those that have. A warp waits until `mine` have, and
+/// then says that it has.
 __device__ __forceinline__ void wait_turn(unsigned* turn, unsigned mine) {
   if (threadIdx.x % 32 == 0) {
-    while (*static_cast<volatile unsigned*>(turn) != mine) {}
+    while (*static_cast<volatile unsigned*>(turn) != mine) {
+    }
     __threadfence();
   }
   __syncwarp();
@@ -175,8 +186,9 @@ __device__ __forceinline__ void pass_turn(unsigned* turn) {
   if (threadIdx.x % 32 == 0) atomicAdd(turn, 1u);
 }
 
-/// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for all 32 lanes alike.
-/// Sizes are not negative; those that agree in their first 18 bits keep the lanes' order. Each lane comes once whatever its size, a NaN too.
+/// The first Count lanes of a warp by their sizes: next() is the smallest, then the next larger one, Count times, for
+/// all 32 lanes alike. Sizes are not negative; those that agree in their first 18 bits keep the lanes' order. Each lane
+/// comes once whatever its size, a NaN too.
 struct LaneOrder {
   unsigned key;  // this lane's size and number; all ones when it has been taken
   __device__ __forceinline__ int next() {
@@ -184,7 +196,8 @@ struct LaneOrder {
 #if __CUDA_ARCH__ >= 800
     smallest = __reduce_min_sync(kAllLanes, smallest);
 #else
-    ATTN_UNROLL for (int step = 16; step > 0; step /= 2) smallest = min(smallest, __shfl_xor_sync(kAllLanes, smallest, step));
+    ATTN_UNROLL for (int step = 16; step > 0; step /= 2)
+      smallest = min(smallest, __shfl_xor_sync(kAllLanes, smallest, step));
 #endif
     if (key == smallest) key = ~0u;
     return smallest % 32;
@@ -196,8 +209,8 @@ __device__ __forceinline__ LaneOrder order_of_lanes(float size) {
   return {lane < Count ? (__float_as_uint(size) & ~31u) | lane : ~0u};
 }
 
-/// Four neighbouring columns of N rows, and the sums of their products with four numbers y: N sums of four terms each, in the order of
-/// the columns.
+/// Four neighbouring columns of N rows, and the sums of their products with four numbers y: N sums of four terms each,
+/// in the order of the columns.
 template <int N>
 struct FourColumns {
   float4 row[N];
@@ -215,8 +228,8 @@ __device__ __forceinline__ void multiply_add(float (&acc)[4], float a, const flo
   acc[3] = fmaf(a, b.w, acc[3]);
 }
 
-/// kernel<<<grid, block, sram_bytes>>>(args...), with what a plain launch forgets: the opt-in to more than 48 KiB of SRAM,
-/// an error left over from earlier work (so that blame falls on the right kernel), and this launch's own error.
+/// kernel<<<grid, block, sram_bytes>>>(args...), with what a plain launch forgets: the opt-in to more than 48 KiB of
+/// SRAM, an error left over from earlier work (so that blame falls on the right kernel), and this launch's own error.
 /// Throws DeviceFailure naming the kernel, Unsupported when the grid exceeds what a GPU takes.
 template <class... Params, class... Args>
 void launch(const char* name, void (*kernel)(Params...), int64_t grid, int block, int64_t sram_bytes, Args... args) {

@@ -22,7 +22,8 @@ LaunchRecord describe(const char* name, const void* kernel, int block, int64_t s
   cudaFuncAttributes attributes{};
   cuda_check(cudaFuncGetAttributes(&attributes, kernel), name);
   int blocks = 0;
-  cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, block, static_cast<size_t>(sram_bytes)), name);
+  cuda_check(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, block, static_cast<size_t>(sram_bytes)), name);
   LaunchRecord record;
   record.local_bytes_per_thread = static_cast<int64_t>(attributes.localSizeBytes);
   record.registers_per_thread = attributes.numRegs;
@@ -38,7 +39,8 @@ void LaunchLog::check_earlier_work(const char* name) const {
 void LaunchLog::before(const char* name, const void* kernel, int64_t grid, int block, int64_t sram_bytes) {
   check_earlier_work(name);
   if (grid > std::numeric_limits<int>::max())
-    throw Unsupported(std::string(name) + " needs a grid of " + std::to_string(grid) + " blocks, a GPU takes 2147483647");
+    throw Unsupported(
+        std::string(name) + " needs a grid of " + std::to_string(grid) + " blocks, a GPU takes 2147483647");
   int64_t& allowed = allowed_sram()[kernel];
   if (sram_bytes > kSramWithoutOptIn && sram_bytes > allowed) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sram_bytes)),

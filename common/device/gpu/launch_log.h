@@ -1,5 +1,5 @@
-// What happens around each <<<>>> on a GPU: errors are found before and after, and a recorded run keeps one LaunchRecord
-// per launch. Written in launch_log.cu; launch() in kernel_language.h is its only caller.
+// What happens around each <<<>>> on a GPU: errors are found before and after, and a recorded run keeps one
+// LaunchRecord per launch. Written in launch_log.cu; launch() in kernel_language.h is its only caller.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +14,9 @@ namespace attention::on_gpu {
 
 class LaunchLog {
  public:
-  /// Throws DeviceFailure for an error that earlier work left, Unsupported for a grid over 2^31-1 blocks, DeviceFailure when
-  /// the device refuses `sram_bytes`; raises the kernel's dynamic SRAM limit; starts the record's clock when recording.
+  /// Throws DeviceFailure for an error that earlier work left, Unsupported for a grid over 2^31-1 blocks, DeviceFailure
+  /// when the device refuses `sram_bytes`; raises the kernel's dynamic SRAM limit; starts the record's clock when
+  /// recording.
   void before(const char* name, const void* kernel, int64_t grid, int block, int64_t sram_bytes);
   /// The same for a call that launches a library's kernels: only errors and the clock.
   void before_call(const char* name, LaunchRecord about = {});
@@ -25,14 +26,17 @@ class LaunchLog {
   void start_recording();
   std::vector<LaunchRecord> stop_recording();  // waits for the device
 
-  /// From now on calls `before` and `after` around each launch; two empty functions end that. They may launch kernels, but not
-  /// through this log.
+  /// From now on calls `before` and `after` around each launch; two empty functions end that. They may launch kernels,
+  /// but not through this log.
   void watch(std::function<void()> before, std::function<void()> after);
   const char* last_kernel() const { return last_kernel_; }
 
  private:
   void check_earlier_work(const char* name) const;
-  struct Timed { LaunchRecord record; cudaEvent_t begin, end; };
+  struct Timed {
+    LaunchRecord record;
+    cudaEvent_t begin, end;
+  };
   bool recording_ = false;
   const char* last_kernel_ = "(none)";
   std::vector<Timed> timed_;
