@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
+import textwrap
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from plots.programs import described
@@ -27,7 +28,6 @@ STILL = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{heig
 <style>
 text {{ font: 12px system-ui, sans-serif; fill: #1a1d21 }}
 .strong {{ font-weight: bold; fill: #c2410c }}
-.plain {{ font-weight: normal; fill: #1a1d21 }}
 .tensor {{ fill: none; stroke: #c3cad2 }}
 .tile-line {{ stroke: #c3cad2; stroke-dasharray: 2 3 }}
 .seen {{ fill: #cfe0f3 }}
@@ -125,15 +125,18 @@ def still(page, picture):
     drawings = re.findall(r'<svg viewBox="0 0 (\d+) (\d+)".*?>(.*?)</svg>', dom, re.S)
     if code or not now or not drawings:
         raise Stop(f"{browser}: {last_line(stderr) or 'no film in the page'}", code or 1)
-    width, height, body = int(drawings[0][0]), 52, ""
+    lines = [now[1], *textwrap.wrap(now[2].strip(), 90), now[3]]
+    width, height, body = int(drawings[0][0]), 16 + 18 * len(lines), ""
     for _, high, drawing in drawings:
         body += f'<g transform="translate(0 {height})">{drawing}</g>\n'
         height += int(high)
     for line in re.findall(r"<figcaption.*?>(.*: )(.*)</figcaption>", dom)[:1]:
         body += "".join(f'<text x="6" y="{height + 14 + 18 * n}">{part}</text>\n' for n, part in enumerate(line))
         height += 42
-    words = f'<text x="6" y="20" class="strong">{now[1]}<tspan class="plain">{now[2]}</tspan></text>'
-    words += f'<text x="6" y="38">{now[3]}</text>\n'
+    strong = ' class="strong"'
+    words = "".join(
+        f'<text x="6" y="{20 + 18 * n}"{"" if n else strong}>{line}</text>\n' for n, line in enumerate(lines)
+    )
     write_whole(picture, STILL.format(width=width, height=height, words=words, body=body))
 
 
