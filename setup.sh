@@ -25,7 +25,7 @@ need nlohmann-json3-dev has_header nlohmann/json.hpp
 need libboost-context-dev has_header boost/context/detail/fcontext.hpp
 need catch2 has_catch2
 need python3-numpy python3 -c 'import numpy'
-if [ "${1:-}" = plots ]; then need python3-matplotlib python3 -c 'import matplotlib'; fi  # the figures alone ask for it
+case ${1:-} in plots | ci) need python3-matplotlib python3 -c 'import matplotlib' ;; esac  # the figures alone ask for it
 if [ "${1:-}" = ci ]; then
   need clang-19 command -v clang++-19
   need chromium command -v chromium  # plays the films in the tests
