@@ -242,7 +242,7 @@ class Replay {
       case Act::Kind::product: {
         const int64_t length = cycles(amount * head_dim_, flops_ / kQuarters),
                       end = occupy(tensor_core_[quarter], warp.now, length);
-        wait_until(warp, end - length, "the tensor core", it);
+        wait_until(warp, end - length, "its turn", it);
         multiplies(warp, end - length, end, it);
         warp.now = end;
         break;
@@ -376,12 +376,16 @@ std::string timeline_svg(const RunResult& result, bool wide) {
   const double per_cycle = (width - kLeft - kRight) / static_cast<double>(shown);
 
   Drawing d;
+  // What multiplies.
+  const bool cuda_cores = p.dtype == Dtype::fp32 && !p.on_tensor_cores;
+  const char *unit = cuda_cores ? "quarter of the CUDA cores" : "tensor core",
+             *units = cuda_cores ? "CUDA cores" : "tensor cores";
   d.text(12, 22, fmt::format("{}, {}: one SM in the logical time of the CPU executor", result.step, result.title),
          " font-size='15' font-weight='bold'");
   d.text(12, 41,
-         fmt::format("{}, N {}, d {}, tile {}{}. A lane is one of four warps that work alike, a tensor core each; its "
+         fmt::format("{}, N {}, d {}, tile {}{}. A lane is one of four warps that work alike, a {} each; its "
                      "products run below it.",
-                     type_and_product(p), p.seqlen_k, p.head_dim, tile_name(p.tile), p.causal ? ", causal" : ""));
+                     type_and_product(p), p.seqlen_k, p.head_dim, tile_name(p.tile), p.causal ? ", causal" : "", unit));
   const std::array<std::pair<Look, const char*>, 6> legend{
       {{Look::load, "load, waited for"},
        {Look::copy, "copy on its way"},
@@ -402,7 +406,7 @@ std::string timeline_svg(const RunResult& result, bool wide) {
     std::string head =
         names[n] + (sm.blocks.size() == 1 ? fmt::format(": block {} on one SM", sm.blocks[0])
                                           : fmt::format(": blocks {} and {} on one SM", sm.blocks[0], sm.blocks[1]));
-    head += fmt::format("; tensor cores busy {} % of {} cycles", busy, sm.end);
+    head += fmt::format("; {} busy {} % of {} cycles", units, busy, sm.end);
     if (shown < sm.end) head += fmt::format(", here are the first {}", shown);
     d.text(12, d.y + 14, head, " font-weight='bold'");
     d.y += 24;
