@@ -13,6 +13,7 @@ backward of its own takes that of the first that has one. The model is NumPy's, 
 executor, or (where PyTorch carries the tensors there) on the GPU. Exit codes: 0 passed, 1 not, 2 bad arguments, 3
 something is missing here, 4 a CUDA error."""
 
+import contextlib
 import importlib.util
 import pathlib
 import sys
@@ -186,6 +187,19 @@ def check(options):
     return verdict(truth, run(weights, eager), run(weights, swapped), swapped.dtype)
 
 
+@contextlib.contextmanager
+def failures_as_stops():
+    """What the steps' library and PyTorch raise ends the program: one line, and its exit code."""
+    try:
+        yield
+    except LibraryMissing as error:
+        raise Stop(error, CANNOT_SERVE) from error
+    except StepError as error:
+        raise Stop(error, error.code) from error
+    except RuntimeError as error:  # PyTorch's
+        raise Stop(last_line(str(error)), 4) from error
+
+
 def main():
     parser = OneLineParser(__doc__)
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
@@ -197,14 +211,8 @@ def main():
     options = parser.parse_args()
     if importlib.util.find_spec("numpy") is None:
         raise Stop("NumPy is not installed: python3 -m pip install numpy", CANNOT_SERVE)
-    try:
+    with failures_as_stops():
         passed = check(options)
-    except LibraryMissing as error:
-        raise Stop(error, CANNOT_SERVE) from error
-    except StepError as error:
-        raise Stop(error, error.code) from error
-    except RuntimeError as error:  # PyTorch's
-        raise Stop(last_line(str(error)), 4) from error
     return 0 if passed != options.expect_rejected else 1
 
 

@@ -18,11 +18,11 @@ import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from plots.attention_steps import LibraryMissing, StepError, Steps
-from plots.measuring.swap_check import LOSS_SCALE, narrowest, on_gpu
+from plots.attention_steps import Steps
+from plots.measuring.swap_check import LOSS_SCALE, failures_as_stops, narrowest, on_gpu
 from plots.programs import CANNOT_SERVE, backward_of, described
 from plots.results import slug
-from plots.script import REPOSITORY, OneLineParser, Stop, end_with, last_line, positive, write_whole
+from plots.script import REPOSITORY, OneLineParser, Stop, end_with, positive, write_whole
 
 SCHEMA = "attention-training-1"
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -121,14 +121,8 @@ def main():
     for module in ("numpy", "torch"):
         if importlib.util.find_spec(module) is None:
             raise Stop(f"{module} is not installed: the training needs NumPy and PyTorch", CANNOT_SERVE)
-    try:
+    with failures_as_stops():
         found = curves(options)
-    except LibraryMissing as error:
-        raise Stop(error, CANNOT_SERVE) from error
-    except StepError as error:
-        raise Stop(error, error.code) from error
-    except RuntimeError as error:  # PyTorch's
-        raise Stop(last_line(str(error)), 4) from error
     out = options.out
     if out is None and found["gpu"]:
         out = REPOSITORY / "docs" / "results" / "training" / f"{slug(found['gpu'])}.json"
