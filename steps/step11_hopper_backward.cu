@@ -92,16 +92,9 @@ inline std::vector<TileChoice> tiles(const Problem& p) {
 }
 
 inline std::string refusal(const Problem& p) {
-  constexpr int kHopper = 90;
   if (p.dtype == Dtype::fp32) return "is for fp16 and bf16 (--dtype fp16); step05 is a backward in fp32";
-  if (p.head_dim != 64 && p.head_dim != 128)
-    return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) +
-           "; step10 takes 8, 16, 24 and so on to 128, step05 any to 256";
-  if (p.compute_capability != 0 && p.compute_capability != kHopper)
-    return "needs a Hopper GPU (compute capability 9.0), whose copy engine and warpgroup products it is made of, this "
-           "one has " +
-           capability_name(p.compute_capability) + "; step10 is the same algorithm for 8.0 and newer";
-  return "";
+  return needs_hopper(p, "step10 takes 8, 16, 24 and so on to 128, step05 any to 256",
+                      "step10 is the same algorithm for 8.0 and newer");
 }
 
 inline Step step() {

@@ -250,16 +250,18 @@ inline std::vector<KernelCost> copy_engine_cost(const Problem& p) {
               .by_warpgroups()};
 }
 
-/// Why these steps do not serve the problem, and which step does; "" where they do.
-inline std::string needs_hopper(const Problem& p) {
+/// Why these steps do not serve the problem, and which step does; "" where they do. What is said of others is that of
+/// a forward.
+inline std::string needs_hopper(
+    const Problem& p, const char* other_head_dims = "step06 takes 8, 16, 24 and so on to 256, step04 any to 256",
+    const char* other_gpus = "step06 is the same algorithm for 8.0 and newer, step04 for all") {
   constexpr int kHopper = 90;
   if (p.head_dim != 64 && p.head_dim != 128)
-    return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) +
-           "; step06 takes 8, 16, 24 and so on to 256, step04 any to 256";
+    return "takes head_dim 64 and 128, not " + std::to_string(p.head_dim) + "; " + other_head_dims;
   if (p.compute_capability != 0 && p.compute_capability != kHopper)
     return "needs a Hopper GPU (compute capability 9.0), whose copy engine and warpgroup products it is made of, this "
            "one has " +
-           capability_name(p.compute_capability) + "; step06 is the same algorithm for 8.0 and newer, step04 for all";
+           capability_name(p.compute_capability) + "; " + other_gpus;
   return "";
 }
 inline std::string only_on_hopper(const Problem& p) {
