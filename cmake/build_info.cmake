@@ -9,7 +9,8 @@ if(ATTN_HAVE_CUDA)
   string(REPLACE ";" "," cuda_architectures "${CMAKE_CUDA_ARCHITECTURES}")
 endif()
 add_custom_target(attn_build_info
-  COMMAND ${CMAKE_COMMAND} -DGIT=${GIT_EXECUTABLE} -DSOURCE=${CMAKE_SOURCE_DIR} -DOUTPUT=${ATTN_BUILD_INFO_DIR}/build_info.h
+  COMMAND ${CMAKE_COMMAND} -DGIT=${GIT_EXECUTABLE} -DSOURCE=${CMAKE_SOURCE_DIR}
+          -DOUTPUT=${ATTN_BUILD_INFO_DIR}/build_info.h
           "-DCOMPILER=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" -DBUILD_TYPE=${CMAKE_BUILD_TYPE}
           -DCUDA=${cuda_version} -DARCHITECTURES=${cuda_architectures}
           -P ${CMAKE_CURRENT_LIST_DIR}/write_build_info.cmake

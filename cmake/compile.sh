@@ -9,7 +9,8 @@ code=$?
 [ $code = 0 ] || log=$log.failed
 mv -f "$own" "$log"
 grep -v -E -e '^ptxas info|bytes stack frame' \
-  -e ': In (instantiation|substitution) of |: +(recursively )?required (from|by) |^In file included from |^ +from |^compilation terminated' \
+  -e ': In (instantiation|substitution) of |: +(recursively )?required (from|by) ' \
+  -e '^In file included from |^ +from |^compilation terminated' \
   -e '^ +(detected|instantiation of) |^ *detected during' "$log" >&2
 [ $code = 0 ] || echo "(the whole message: $log)" >&2
 exit $code

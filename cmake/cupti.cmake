@@ -14,13 +14,16 @@ find_path(ATTN_CUPTI_INCLUDE cupti_range_profiler.h
   HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_TARGET_DIR} ${CUDAToolkit_LIBRARY_ROOT} ${CUDAToolkit_BIN_DIR}/..
   PATH_SUFFIXES extras/CUPTI/include include)
 if(NOT ATTN_CUPTI_INCLUDE)
-  message(STATUS "CUPTI: cupti_range_profiler.h is not found (CUDA 12.6 and newer have it); measured traffic shows n/a.")
+  message(STATUS "CUPTI: cupti_range_profiler.h is not found (CUDA 12.6 and newer have it); "
+                 "measured traffic shows n/a.")
   return()
 endif()
 set(ATTN_CUPTI_LEFT_OUT "traffic/without_cupti\\.cpp$")
 # Where libcupti and its neighbours are in this toolkit, for a machine whose loader does not know the folder.
-set(folders ${CUDAToolkit_TARGET_DIR}/extras/CUPTI/lib64 ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/lib64 ${CUDAToolkit_LIBRARY_DIR})
+set(folders ${CUDAToolkit_TARGET_DIR}/extras/CUPTI/lib64 ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/lib64
+            ${CUDAToolkit_LIBRARY_DIR})
 list(REMOVE_DUPLICATES folders)
 list(JOIN folders ":" folders)
 set_source_files_properties(common/traffic/cupti.cpp common/traffic/cupti_library.cpp PROPERTIES
-  INCLUDE_DIRECTORIES "${ATTN_CUPTI_INCLUDE};${CUDAToolkit_INCLUDE_DIRS}" COMPILE_DEFINITIONS "ATTN_CUPTI_FOLDERS=\"${folders}\"")
+  INCLUDE_DIRECTORIES "${ATTN_CUPTI_INCLUDE};${CUDAToolkit_INCLUDE_DIRS}"
+  COMPILE_DEFINITIONS "ATTN_CUPTI_FOLDERS=\"${folders}\"")

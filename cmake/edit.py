@@ -1,14 +1,15 @@
-"""python3 edit.py EDITS NAME SOURCE OUT: writes into OUT a copy of SOURCE's steps/ in which the edit called NAME has been made, and, where
-it changes a header of common/, that header. EDITS is a file of edits:
+"""python3 edit.py EDITS NAME SOURCE OUT: writes into OUT a copy of SOURCE's steps/ in which the edit called NAME has
+been made, and, where it changes a header of common/, that header. EDITS is a file of edits:
 
     == rescale_left_out step04: words for other readers of the file (flags, what is expected)
     in tile.h                   the file that the next change is in; the step's own until then
     - $alpha = exp2_or_zero(    what stands there. Only its words count: not blanks, line ends and comments
     + $alpha = (                what takes its place, and that of a comment behind it; nothing: its line goes too
 
-A name that begins with $ stands for any one name, the same throughout an edit, so that a renamed variable breaks nothing. `...` stands for
-whatever lies between, `#2` in front for the second place. Otherwise the text must stand in the file exactly once: an edit whose place
-has gone, or is no longer the only one, ends with one line that says so (exit 1), and the last OUT goes."""
+A name that begins with $ stands for any one name, the same throughout an edit, so that a renamed variable breaks
+nothing. `...` stands for whatever lies between, `#2` in front for the second place. Otherwise the text must stand in
+the file exactly once: an edit whose place has gone, or is no longer the only one, ends with one line that says so
+(exit 1), and the last OUT goes."""
 
 import pathlib
 import re
@@ -58,7 +59,8 @@ def match_at(text, at, pattern, names):
 
 
 def find(text, pattern, names, file=""):
-    """(begin, end) of the only place of `pattern` in text, in characters; adds what its $names stand for to names. Raises Gone."""
+    """(begin, end) of the only place of `pattern` in text, in characters; adds what its $names stand for to names.
+    Raises Gone."""
     numbered = re.match(r"#(\d+) ", pattern)
     wanted = pattern[numbered.end() :] if numbered else pattern
     places, source, sought = [], words(text), [word for word, _, _ in words(wanted)]

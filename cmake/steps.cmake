@@ -5,8 +5,9 @@
 # built.
 #   -O1: as fast as -O3 here, whose code waits for the executor's checks, and compiled in a third of the time
 #   one error is enough: a mistake in a kernel is found once for each tile
-#   stepNN_hopper_*: nvcc compiles its kernels, which are that GPU's alone, for sm_90a whatever the build's architectures are; what ptxas
-#   says of them is in the log (tests/CMakeLists.txt). The other steps are for sm_90a where sm_90 was asked for: step09 has one of those kernels
+#   stepNN_hopper_*: nvcc compiles its kernels, which are that GPU's alone, for sm_90a whatever the build's
+#   architectures are; what ptxas says of them is in the log (tests/CMakeLists.txt). The other steps are for sm_90a
+#   where sm_90 was asked for: step09 has one of those kernels
 function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
   set(suffix cpp)
   if(DEVICE STREQUAL "gpu")
@@ -32,7 +33,8 @@ function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1;-Wfatal-errors>
                          $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcudafe=--error_limit=1>)
   foreach(language IN ITEMS CXX CUDA)
-    set(launcher sh ${PROJECT_SOURCE_DIR}/cmake/compile.sh ${CMAKE_BINARY_DIR}/steps/${name}.log ${CMAKE_${language}_COMPILER_LAUNCHER})
+    set(launcher sh ${PROJECT_SOURCE_DIR}/cmake/compile.sh ${CMAKE_BINARY_DIR}/steps/${name}.log
+                    ${CMAKE_${language}_COMPILER_LAUNCHER})
     set_target_properties(${name} PROPERTIES ${language}_COMPILER_LAUNCHER "${launcher}")
   endforeach()
   if(DEVICE STREQUAL "cpu")
@@ -59,9 +61,11 @@ function(attn_add_program target STEP_ID folder)
 endfunction()
 
 # attn_add_step(steps/stepNN_name.cu) adds
-#   stepNN        the executable, in the top of the build folder, with the tiles that are chosen when none is asked for (shapes.h)
-#   stepNN-tiles  tiles/stepNN, with all tiles, for sweeps and tests: built only when asked for. Where this machine has no GPU and
-#                 no architecture was asked for, on the CPU executor alone: compiling them all for a GPU takes minutes
+#   stepNN        the executable, in the top of the build folder, with the tiles that are chosen when none is asked for
+#                 (shapes.h)
+#   stepNN-tiles  tiles/stepNN, with all tiles, for sweeps and tests: built only when asked for. Where this machine has
+#                 no GPU and no architecture was asked for, on the CPU executor alone: compiling them all for a GPU
+#                 takes minutes
 # and appends to the global properties ATTN_STEPS its name and to ATTN_STEP_OBJECTS its kernels with all tiles, for the
 # tests, which link all steps at once.
 function(attn_add_step STEP_FILE)
@@ -98,7 +102,8 @@ function(attn_add_exercise STEP_ID STEP_FILE)
       attn_add_kernels(${STEP_ID}_${device} ${STEP_ID} ${STEP_FILE} ${device})
       target_compile_definitions(${STEP_ID}_${device} PRIVATE ATTN_LARGEST_HEAD_DIM=64)
       # What a missing line would use stays unused.
-      target_compile_options(${STEP_ID}_${device} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused;-Wno-unused-parameter> $<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=177,550>)
+      target_compile_options(${STEP_ID}_${device} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused;-Wno-unused-parameter>
+                             $<$<COMPILE_LANGUAGE:CUDA>:--diag-suppress=177,550>)
       list(APPEND objects ${STEP_ID}_${device})
     endif()
   endforeach()

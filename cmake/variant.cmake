@@ -1,7 +1,9 @@
 # Steps with some text changed, for the CPU executor alone: hunts and mutants. The texts are changed when a variant is
 # built, by cmake/edit.py; nothing is read of them before, and one whose text has gone fails alone.
 set(ATTN_VARIANT_FOLDER ${CMAKE_BINARY_DIR}/variants)
-file(GLOB ATTN_VARIANT_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/steps/*.cuh ${PROJECT_SOURCE_DIR}/steps/*.h ${PROJECT_SOURCE_DIR}/common/tile/*.h)
+file(GLOB ATTN_VARIANT_SOURCES CONFIGURE_DEPENDS
+     ${PROJECT_SOURCE_DIR}/steps/*.cu ${PROJECT_SOURCE_DIR}/steps/*.cuh ${PROJECT_SOURCE_DIR}/steps/*.h
+     ${PROJECT_SOURCE_DIR}/common/tile/*.h)
 
 # attn_names_of_edits(result file): "name|stepNN" of each edit in a file of edits.
 function(attn_names_of_edits result file)
@@ -25,7 +27,8 @@ endfunction()
 # attn_use_edit(target edit): compiles cmake/edited_step.cpp in `target` with the sources of that edit.
 function(attn_use_edit target edit)
   target_include_directories(${target} BEFORE PRIVATE ${ATTN_VARIANT_FOLDER}/${edit})
-  target_compile_definitions(${target} PRIVATE ATTN_DEVICE_CPU ATTN_LARGEST_HEAD_DIM=64)  # few tiles keep the build short
+  # Few tiles keep the build short.
+  target_compile_definitions(${target} PRIVATE ATTN_DEVICE_CPU ATTN_LARGEST_HEAD_DIM=64)
   target_compile_options(${target} PRIVATE -O1 -w)
   add_dependencies(${target} ${edit}_edit)
 endfunction()

@@ -7,14 +7,16 @@ elseif(NOT GIT)
 elseif(NOT EXISTS ${SOURCE}/.git)  # a repository further up is another project's
   set(reason "built outside of a git repository")
 else()
-  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --abbrev=12 OUTPUT_VARIABLE commit ERROR_VARIABLE reason OUTPUT_STRIP_TRAILING_WHITESPACE)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --abbrev=12
+                  OUTPUT_VARIABLE commit ERROR_VARIABLE reason OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(reason MATCHES "dubious ownership")
     set(reason "git does not trust sources that another user owns (git config --global --add safe.directory)")
   elseif(reason)
     set(reason "git does not tell the commit")
   endif()
   # Dirty is what changes a program: `make table` writes into docs/ and must be able to resume.
-  execute_process(COMMAND ${GIT} -C ${SOURCE} diff --quiet HEAD -- CMakeLists.txt cmake common steps RESULT_VARIABLE differs OUTPUT_QUIET ERROR_QUIET)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} diff --quiet HEAD -- CMakeLists.txt cmake common steps
+                  RESULT_VARIABLE differs OUTPUT_QUIET ERROR_QUIET)
   if(commit AND differs)
     string(APPEND commit "-dirty")
   endif()

@@ -79,7 +79,7 @@ class Round:
         return here
 
     def many(self, name, cases, log, right=(0,)):
-        """Runs (label, command) six at a time; one line for all. Returns the (label, stdout) of those that ended with 0."""
+        """Runs (label, command) six at a time; one line for all. Returns (label, stdout) of those that end with 0."""
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             done = list(pool.map(lambda case: (case[0], *self.run(log, case[1])), cases))
         bad = [f"{label}: exit {code} {last_line(stderr)}" for label, code, _, stderr in done if code not in right]
@@ -126,8 +126,8 @@ def command_of(program, dtype, product, flags):
 
 
 def steps(r):
-    """Every program in each type, product and head_dim that it describes, and without each of its techniques: exact, and
-    by how much. What it describes it runs."""
+    """Every program in each type, product and head_dim that it describes, and without each of its techniques: exact,
+    and by how much. What it describes it runs."""
     cases, worst = [], {}
     for program in r.programs():
         for dtype in program["dtypes"]:

@@ -1,5 +1,5 @@
-"""Mutants, hunts and exercises outlive what their readers do to the steps: comments, other line breaks, renamed variables. Where their
-place has gone they say so, in one line. (cmake/edit.py; nothing is compiled here.)"""
+"""Mutants, hunts and exercises outlive what their readers do to the steps: comments, other line breaks, renamed
+variables. Where their place has gone they say so, in one line. (cmake/edit.py; nothing is compiled here.)"""
 
 import pathlib
 import re

@@ -1,5 +1,5 @@
-"""The exercises fail as they are made and survive an edit of their step; the bug hunts show what their page says; the playground compares;
-`make diffNN` shows the change."""
+"""The exercises fail as they are made and survive an edit of their step; the bug hunts show what their page says; the
+playground compares; `make diffNN` shows the change."""
 
 import difflib
 import os
@@ -64,9 +64,9 @@ class Exercises(unittest.TestCase):
 
 
 def same_shown(shown, line):
-    """Whether a line of the page is what came out. A finding to the letter, but for line numbers, which any edit above moves, and for how
-    many blocks had one before the run was stopped, which depends on how many run at once; of a check's verdict without its numbers,
-    since the last digits depend on the processor."""
+    """Whether a line of the page is what came out. A finding to the letter, but for line numbers, which any edit above
+    moves, and for how many blocks had one before the run was stopped, which depends on how many run at once; of a
+    check's verdict without its numbers, since the last digits depend on the processor."""
     if "allowance" not in shown:
         others = re.compile(r" \(blocks with findings: \d+\)$|(?<=\.cu:)\d+|(?<=\.h:)\d+")
         return others.sub("", shown) == others.sub("", line)

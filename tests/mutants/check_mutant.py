@@ -1,5 +1,6 @@
-"""python3 check_mutant.py edits name original mutant: fails unless the original passes with the flags of this edit and the mutant exits with
-1 and exactly what stands behind => found wrong. Where the mutant's text has gone from the sources, says so in one line."""
+"""python3 check_mutant.py edits name original mutant: fails unless the original passes with the flags of this edit and
+the mutant exits with 1 and exactly what stands behind => found wrong. Where the mutant's text has gone from the
+sources, says so in one line."""
 
 import json
 import pathlib

@@ -17,7 +17,8 @@ from unittest import mock
 from plots.documents import check_docs, markdown
 
 README = """# A title
-Read [the page](docs/page.md), [its section](docs/page.md#two-words--and-code), [here](#a-title), [a folder](docs), [the net](https://example.org/nothing).
+Read [the page](docs/page.md), [its section](docs/page.md#two-words--and-code), [here](#a-title), [a folder](docs), \
+[the net](https://example.org/nothing).
 ![a picture](docs/picture.svg) and [`int main()`](src/main.cu), [`add(a, b)`](src/main.cu).
 `[not a link](nowhere.md)`
 
@@ -266,7 +267,8 @@ class Faults(Made):
     def test_terms(self):
         self.write(
             "docs/attention.md",
-            '## Glossary\n\n| <a id="sm"></a>SM | a part |\n| <a id="c"></a>core, heart | a part |\n| <a id="x"></a>X | 4X |\n',
+            '## Glossary\n\n| <a id="sm"></a>SM | a part |\n| <a id="c"></a>core, heart | a part |\n'
+            '| <a id="x"></a>X | 4X |\n',
         )
         self.write("docs/01-one.md", "[SMs](attention.md#sm), then SM. **X is many.**\n4X\nAll hearts: **core**\n")
         told = "link it to the glossary, or explain it in bold\n"
@@ -317,7 +319,8 @@ class Parts(unittest.TestCase):
     def test_slugs(self):
         document = markdown.Document(
             "x",
-            '# What "exact" means here\n## fp16 and bf16: what\n## Same\n## Same\n### S, P, dP and dS in the type\n```\n# code\n```\n',
+            '# What "exact" means here\n## fp16 and bf16: what\n## Same\n## Same\n### S, P, dP and dS in the type\n'
+            "```\n# code\n```\n",
         )
         self.assertEqual(
             list(document.slugs()),

@@ -1,5 +1,5 @@
-"""The figures of the stored results: each is drawn, the same on every machine, and no kernel stands above its roof. What
-the stored results do not hold yet is drawn from rows made up here."""
+"""The figures of the stored results: each is drawn, the same on every machine, and no kernel stands above its roof.
+What the stored results do not hold yet is drawn from rows made up here."""
 
 from need import REPOSITORY, need, script
 

@@ -222,7 +222,8 @@ class Browser(Film):
     def last_row(self, film=0):
         """The counters of a film: 'this block' and 'all blocks', loaded and stored."""
         return self.run_js(
-            f"return [...document.querySelectorAll('section.film')[{film}].querySelectorAll('tr.total td')].slice(1).map((cell) => Number(cell.textContent.replaceAll(',', '')))"
+            f"return [...document.querySelectorAll('section.film')[{film}].querySelectorAll('tr.total td')].slice(1)"
+            ".map((cell) => Number(cell.textContent.replaceAll(',', '')))"
         )
 
     def assert_clean(self, page):
@@ -314,7 +315,8 @@ class Browser(Film):
         self.assertAlmostEqual(got["lse"], 5.185182, places=6)
         before = self.run_js("return document.querySelector('.row-view table').textContent")
         self.run_js(
-            "const score = document.querySelectorAll('.row-view input')[1]; score.value = 9; score.dispatchEvent(new Event('input'))"
+            "const score = document.querySelectorAll('.row-view input')[1];"
+            "score.value = 9; score.dispatchEvent(new Event('input'))"
         )
         self.assertNotEqual(self.run_js("return document.querySelector('.row-view table').textContent"), before)
 
@@ -322,14 +324,18 @@ class Browser(Film):
 # The lowest contrast between a text's colour and the nearest background behind it (WCAG 2.1, 1.4.3).
 CONTRAST = """
 const channel = (x) => (x /= 255) <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
-const luminance = (colour) => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number); return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b); };
+const luminance = (colour) => {
+  const [r, g, b] = colour.match(/[\\d.]+/g).map(Number);
+  return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+};
 let worst = {ratio: 99};
 for (const one of document.querySelectorAll('main *:not(title)')) {
   if (![...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())) continue;
   const style = getComputedStyle(one);
   let behind = one;
   while (behind && /, 0\\)$|transparent/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
-  const text = luminance(one instanceof SVGElement ? style.fill : style.color), back = luminance(getComputedStyle(behind ?? document.body).backgroundColor);
+  const text = luminance(one instanceof SVGElement ? style.fill : style.color);
+  const back = luminance(getComputedStyle(behind ?? document.body).backgroundColor);
   const ratio = (Math.max(text, back) + 0.05) / (Math.min(text, back) + 0.05);
   if (ratio < worst.ratio) worst = {ratio, text: one.textContent.slice(0, 40)};
 }
