@@ -8,7 +8,8 @@
 Tensors are NumPy arrays or PyTorch tensors, contiguous: q, o, d_o, dq [batch, heads, seqlen_q, head_dim], k, v, dk, dv
 [batch, heads, seqlen_k, head_dim], lse [batch, heads, seqlen_q] in float32. What lies on a GPU runs there, the rest on
 the CPU executor. Every call takes the flags of the command line by name: causal, softmax_scale (1/sqrt(head_dim)),
-tile (a pair), in float32 product ("tensor-cores"), splits. common/c_api/attention_steps.h is the interface underneath.
+tile (a pair), in float32 product ("tensor-cores"), splits, deterministic. common/c_api/attention_steps.h is the
+interface underneath.
 Needs NumPy or PyTorch, whichever the tensors come from."""
 
 import ctypes
@@ -42,7 +43,7 @@ class _Problem(ctypes.Structure):
         *_fields("batch heads seqlen_q seqlen_k head_dim", ctypes.c_int64),
         *_fields("causal"),
         *_fields("softmax_scale", ctypes.c_float),
-        *_fields("tile_br tile_bc product splits"),
+        *_fields("tile_br tile_bc product splits deterministic"),
     ]
 
 
@@ -223,7 +224,9 @@ class Steps:
 
         return Attention.apply
 
-    def _problem(self, q, k, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0):
+    def _problem(
+        self, q, k, causal=False, softmax_scale=None, tile=(0, 0), product=None, splits=0, deterministic=False
+    ):
         if len(q.shape) != 4 or len(k.shape) != 4:
             raise ValueError(
                 f"q and k must be [batch, heads, seqlen, head_dim], not {tuple(q.shape)}, {tuple(k.shape)}"
@@ -239,7 +242,8 @@ class Steps:
             raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)}: sizes must be positive")
         scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
         device, sizes = int(_tensors_of(q).on_gpu(q)), (batch, heads, seqlen_q, k.shape[2], head_dim)
-        return _Problem(device, DTYPES[_dtype(q)], *sizes, int(causal), scale, *tile, PRODUCTS[product], splits)
+        options = (PRODUCTS[product], splits, int(deterministic))
+        return _Problem(device, DTYPES[_dtype(q)], *sizes, int(causal), scale, *tile, *options)
 
     def _plan(self, step, method, problem):
         plan = Plan()

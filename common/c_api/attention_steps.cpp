@@ -78,6 +78,7 @@ Call make_call(const char* step_id, const std::string& method_name, const Attent
   if (asked->product != kAttentionUsualProduct) options.tensor_cores = asked->product == kAttentionTensorCores;
   options.softmax_scale = asked->softmax_scale;
   options.splits = asked->splits;
+  if (asked->deterministic != 0 && !method->any_order.empty()) options.left_out.push_back(any_order().name);
   if (asked->tile_br > 0) options.tile = TileShape{asked->tile_br, asked->tile_bc};
   Call call{&*method, make_problem(options, *step, device_of(kind))};
   call.problem.tile = choose_tile(options, *step, call.problem);

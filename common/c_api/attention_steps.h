@@ -31,7 +31,8 @@ typedef struct {
   float softmax_scale;
   int32_t tile_br, tile_bc; /* 0x0: the first tile of the step that fits the device */
   int32_t product;
-  int32_t splits; /* step09: a row's keys are shared out among up to so many blocks; 0: as many as pay */
+  int32_t splits;        /* step09: a row's keys are shared out among up to so many blocks; 0: as many as pay */
+  int32_t deterministic; /* not 0: dq of step10 and step11 has the same bits in every run, as all else always has */
 } AttentionProblem;
 
 /* q, o, d_o, dq [batch, heads, seqlen_q, head_dim]; k, v, dk, dv [batch, heads, seqlen_k, head_dim], all of the problem's dtype;

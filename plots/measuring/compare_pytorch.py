@@ -71,10 +71,10 @@ class StepMethod:
 
     ours = True
 
-    def __init__(self, steps, program, name, causal, product, backward=None, before=None):
+    def __init__(self, steps, program, name, causal, product, backward=None, before=None, deterministic=False):
         self.steps, self.step, self.name, self.product = steps, program["id"], name, product
         self.title, self.method, self.before = backward or program["title"], backward, before or program["id"]
-        self.problem = {"causal": causal, "product": product}
+        self.problem = {"causal": causal, "product": product, "deterministic": deterministic}
         # The standard backward's P is computed anew after the forward: both together would have one product too many.
         self.passes = ("forward",) if not backward else ("backward", "both")[: 1 + (backward != "standard backward")]
 
@@ -87,7 +87,7 @@ class StepMethod:
         return lambda: run(d_o, nan=nan)
 
 
-def step_methods(steps, programs, dtype, causal):
+def step_methods(steps, programs, dtype, causal, deterministic=False):
     """Every described step that has the dtype: its backwards where it has any, else its forward; in fp32 those on
     tensor cores come after all on CUDA cores."""
     methods = []
@@ -100,7 +100,7 @@ def step_methods(steps, programs, dtype, causal):
             for (name, backward), method in zip(methods_of(program), backwards or [None]):
                 if forwards or not backward:
                     before = forwards[0] if backward else None
-                    methods.append(StepMethod(steps, program, name, causal, product, method, before))
+                    methods.append(StepMethod(steps, program, name, causal, product, method, before, deterministic))
     return methods
 
 
@@ -346,7 +346,8 @@ def our_methods(options):
     programs = described(steps.path.parent)
     if not programs:
         return [], None, f"no programs beside {steps.path} to say what the steps serve; make steps builds them"
-    return step_methods(steps, programs, options.dtype, options.causal), steps.build, None
+    methods = step_methods(steps, programs, options.dtype, options.causal, options.deterministic)
+    return methods, steps.build, None
 
 
 def report(which, rows, gpu):
@@ -371,6 +372,7 @@ def compare(options):
         f"steps: {build or 'n/a: ' + why_no_steps}\n"
         f"{options.dtype}, batch {options.batch}, heads {options.heads}, N {options.seqlen}, d {options.head_dim}"
         f"{', causal' if options.causal else ''}; TF32 off"
+        f"{'; the steps deterministic' if options.deterministic else ''}"
     )
     passes = ("forward",) if options.no_backward else tuple(FLOPS)
     methods, rows = [*torch_methods(options.seqlen, options.causal, "cuda"), *ours], []
@@ -389,7 +391,8 @@ def compare(options):
     if failed:
         verdict = f"FAIL: {', '.join(failed)}"
     print(f"exactness of the steps (relative L2 at most {rule}): {verdict}")
-    told = {"kind": "compare_pytorch", "versions": v, "problem": {**problem, "seed": options.seed}}
+    asked = {**problem, "seed": options.seed, "deterministic": options.deterministic}
+    told = {"kind": "compare_pytorch", "versions": v, "problem": asked}
     return {**told, "rows": rows, "flush": flush}, not failed
 
 
@@ -398,7 +401,13 @@ def parse(arguments=None):
     parser.add_argument("--dtype", choices=tuple(TORCH_DTYPES), default="fp16")
     for flag, usual in (("--batch", 4), ("--heads", 32), ("--seqlen", 4096), ("--head-dim", 64)):
         parser.add_argument(flag, type=positive, default=usual)
-    for flag, what in (("--causal", None), ("--no-backward", None), ("--no-steps", "PyTorch alone")):
+    fixed = "the steps' blocks add in a fixed order, where they share a sum"
+    for flag, what in (
+        ("--causal", None),
+        ("--no-backward", None),
+        ("--no-steps", "PyTorch alone"),
+        ("--deterministic", fixed),
+    ):
         parser.add_argument(flag, action="store_true", help=what)
     parser.add_argument("--library", help="libattention_steps.so, its programs beside it (the newest in build*/)")
     parser.add_argument("--repeat", type=positive, help="rounds of timed runs (20, and half a second per method)")

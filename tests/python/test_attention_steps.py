@@ -63,6 +63,28 @@ class OnTheExecutor(unittest.TestCase):
                     for name, gradient in zip(("dq", "dk", "dv"), gradients):
                         self.assertTrue(close(gradient, t[name], case), name)
 
+    def test_deterministic(self):
+        fixed = [
+            (p["id"], method["name"])
+            for p in programs.described(BUILD)
+            if any(technique["option"] == "--deterministic" for technique in p["techniques"])
+            for method in p["methods"]
+            if method["backward"]
+        ]
+        generator = np.random.default_rng(1)
+        q, k, v, d_o = (generator.standard_normal((1, 1, 300, 64)).astype(np.float16) for _ in range(4))
+        o, lse = self.steps.forward("step04", q, k, v, causal=True)
+        for step, method in fixed:
+            with self.subTest(step=step):
+                size = lambda **how: self.steps.plan(step, method, q, k, causal=True, **how).workspace_bytes
+                self.assertGreater(size(deterministic=True), size(), "counters order the additions")
+                run = lambda: self.steps.backward(
+                    step, q, k, v, o, lse, d_o, method=method, causal=True, deterministic=True, nan=True
+                )
+                for once, again in zip(run(), run()):
+                    self.assertFalse(np.isnan(once).any())
+                    self.assertTrue(np.array_equal(once, again))
+
     def test_products(self):
         for case in ("ragged_causal", "ragged_d40"):
             t, causal = self.read(case)
