@@ -2,6 +2,7 @@
 #   make            set up what is missing, build, run all steps, print their table
 #   make step04     build ./step04, with the tiles that it takes by default (likewise yardstick, the row with cuBLAS)
 #   make step04-tiles  the same with all its tiles, for --sweep-tiles and --tile: a longer build
+#   make step04-timeline  the same, and on a GPU --timeline shows which warp does what when, by its clock
 #   make exercise04 step04 with holes to fill in; make hunt1: a step with a bug to find; make playground: your kernel beside step04
 #   make diff04     show what step04 changes of the step before it, in colour on a terminal
 #   make test       build and pass the tests (the GPU's too, where there is one)
@@ -17,7 +18,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 named = $(shell sed -n 's/^== \([^ ]*\).*/\1/p' docs/exercises/$(1).txt 2> /dev/null)
 STEPS := $(sort $(foreach file,$(notdir $(wildcard steps/step[0-9][0-9]_*.cu)),$(firstword $(subst _, ,$(file)))))
 PROGRAMS := $(STEPS) $(call named,exercises) $(call named,hunts) playground yardstick
-TILES := $(addsuffix -tiles,$(filter-out step00,$(STEPS)))
+KINDS := $(foreach kind,tiles timeline,$(addsuffix -$(kind),$(filter-out step00,$(STEPS))))
 DIFFS := $(patsubst step%,diff%,$(filter-out step00 step01,$(STEPS)))
 # setup.sh leaves a newer CMake in .tools where the system's is older than 3.24. Looked up when used: setup.sh runs first.
 CMAKE = $(shell [ -x .tools/bin/cmake ] && echo .tools/bin/cmake || echo cmake)
@@ -27,7 +28,7 @@ LINK = ln -sfn $(2) $(1) 2> /dev/null || echo "$(1) is $(2): no link to it can b
 KNOWS = grep -qw $(1) $(BUILD)/steps/known
 
 .NOTPARALLEL:  # CMake has its own -j
-.PHONY: demo help steps table test clean $(PROGRAMS) $(TILES) $(DIFFS)
+.PHONY: demo help steps table test clean $(PROGRAMS) $(KINDS) $(DIFFS)
 # Step by step, so that the first result is there after the first build; the table runs them all once more.
 demo: $(BUILD)/CMakeCache.txt
 	@set -e; for step in $(STEPS); do \
@@ -48,10 +49,10 @@ $(PROGRAMS): $(BUILD)/CMakeCache.txt
 	@$(call LINK,$@,$(BUILD)/$@)
 	@case $@ in hunt*) echo "$@ is built from $(BUILD)/variants/$@/steps";; esac
 
-$(TILES): %-tiles: $(BUILD)/CMakeCache.txt
-	@$(call KNOWS,$*) || $(CONFIGURE) > /dev/null
+$(KINDS): $(BUILD)/CMakeCache.txt
+	@$(call KNOWS,$(firstword $(subst -, ,$@))) || $(CONFIGURE) > /dev/null
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target $@
-	@$(call LINK,$*,$(BUILD)/tiles/$*)
+	@$(call LINK,$(firstword $(subst -, ,$@)),$(BUILD)/$(lastword $(subst -, ,$@))/$(firstword $(subst -, ,$@)))
 
 # What the step itself says, once it is built; until then the one before it. Both programs end with 1 where the files differ.
 $(DIFFS): diff%:

@@ -1,5 +1,5 @@
 # attn_add_kernels(name id file device) adds the object library `name`: the kernels of `file` for the CPU executor
-# (device cpu, the host compiler) or for CUDA (gpu, nvcc). The file defines attention::ATTN_DEVICE::<id>::step(); the
+# (device cpu, the host compiler) or for CUDA (gpu, nvcc; gpu_timed, whose warps note what they do when, for --timeline). The file defines attention::ATTN_DEVICE::<id>::step(); the
 # generated source includes it and registers that step. Nothing here reads the file: cmake/check_names.sh does, when it
 # is built. steps/stepNN_*.cuh are compiled beside it, each in a source of its own: a change of one leaves the others
 # built.
@@ -10,7 +10,7 @@
 #   where sm_90 was asked for: step09 has one of those kernels
 function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
   set(suffix cpp)
-  if(DEVICE STREQUAL "gpu")
+  if(DEVICE MATCHES "gpu")
     set(suffix cu)
   endif()
   set(sources ${CMAKE_BINARY_DIR}/steps/${STEP_ID}_${DEVICE}.${suffix})
@@ -42,10 +42,15 @@ function(attn_add_kernels name STEP_ID STEP_FILE DEVICE)
     return()
   endif()
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)  # they go into libattention_steps.so too
+  if(DEVICE STREQUAL "gpu_timed")
+    target_compile_definitions(${name} PRIVATE ATTN_TIMED)
+  endif()
   if(STEP_FILE MATCHES "_hopper_")
     set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES OFF)
     target_compile_options(${name} PRIVATE --generate-code=arch=compute_90a,code=sm_90a -Xptxas=-v)
-    set_property(GLOBAL APPEND PROPERTY ATTN_PTXAS_LOGS ${CMAKE_BINARY_DIR}/steps/${name}.log)
+    if(DEVICE STREQUAL "gpu")
+      set_property(GLOBAL APPEND PROPERTY ATTN_PTXAS_LOGS ${CMAKE_BINARY_DIR}/steps/${name}.log)
+    endif()
   else()
     list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90$" "90a" OUTPUT_VARIABLE architectures)
     list(TRANSFORM architectures REPLACE "^90-real$" "90a-real")
@@ -66,6 +71,7 @@ endfunction()
 #   stepNN-tiles  tiles/stepNN, with all tiles, for sweeps and tests: built only when asked for. Where this machine has
 #                 no GPU and no architecture was asked for, on the CPU executor alone: compiling them all for a GPU
 #                 takes minutes
+#   stepNN-timeline  timeline/stepNN, whose --timeline works on a GPU too: built only when asked for
 # and appends to the global properties ATTN_STEPS its name and to ATTN_STEP_OBJECTS its kernels with all tiles, for the
 # tests, which link all steps at once.
 function(attn_add_step STEP_FILE)
@@ -89,6 +95,11 @@ function(attn_add_step STEP_FILE)
   attn_add_program(${STEP_ID} ${STEP_ID} ${CMAKE_BINARY_DIR} ${objects})
   set_target_properties(${STEP_ID} PROPERTIES EXCLUDE_FROM_ALL OFF)
   attn_add_program(${STEP_ID}-tiles ${STEP_ID} ${CMAKE_BINARY_DIR}/tiles ${all_objects})
+  if(ATTN_HAVE_CUDA)
+    attn_add_kernels(${STEP_ID}_gpu_timed ${STEP_ID} ${STEP_FILE} gpu_timed)
+    list(APPEND objects ${STEP_ID}_gpu_timed)
+  endif()
+  attn_add_program(${STEP_ID}-timeline ${STEP_ID} ${CMAKE_BINARY_DIR}/timeline ${objects})
   set_property(GLOBAL APPEND PROPERTY ATTN_STEP_OBJECTS ${all_objects})
   set_property(GLOBAL APPEND PROPERTY ATTN_STEPS ${STEP_ID})
 endfunction()

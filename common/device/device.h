@@ -7,6 +7,8 @@
 
 #if defined(ATTN_DEVICE_CPU)
 #define ATTN_DEVICE on_cpu
+#elif defined(ATTN_TIMED)  // the GPU's, with times noted (timed.h): beside the others in stepNN-timeline
+#define ATTN_DEVICE on_gpu_timed
 #else
 #define ATTN_DEVICE on_gpu
 #endif

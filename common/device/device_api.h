@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device/timestamps.h"
 #include "common/step/step.h"
 
 namespace attention {
@@ -58,6 +59,11 @@ class Device {
 
   /// Runs `work` and returns one record per launch in order.
   virtual std::vector<LaunchRecord> record(const std::function<void()>& work) = 0;
+
+  /// From here on warps of gpu_timed kernels note what they do when, in memory of the device's own; take_timestamps runs
+  /// `work` once more and returns what SM 0's noted in each launch, then that memory is given back (GPU only).
+  virtual void start_timestamps() {}
+  virtual std::vector<NotedLaunch> take_timestamps(const std::function<void()>& /*work*/) { return {}; }
 
   /// The device as its hardware counters are read; null where there are none (CPU).
   virtual MeasurableDevice* measurable() { return nullptr; }

@@ -55,6 +55,14 @@ void DeviceRun::fill_tails(unsigned char byte) {
   for (const auto& [name, buffer] : buffers_) device_.copy_in(buffer.address + buffer.bytes, tail.data(), kTailBytes);
 }
 
+std::vector<NotedTensor> DeviceRun::addresses() const {
+  std::vector<NotedTensor> all;
+  for (const auto& [name, buffer] : buffers_)
+    all.push_back({name, static_cast<uint32_t>(reinterpret_cast<uintptr_t>(buffer.address) / 16),
+                   static_cast<uint32_t>(buffer.bytes / 16)});
+  return all;
+}
+
 void DeviceRun::poison_outputs(const Method& method) {
   for (const TensorInfo* output : outputs_of(method.backward)) fill_nan(output->name);
 }

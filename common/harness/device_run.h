@@ -44,6 +44,9 @@ class DeviceRun {
   /// The outputs of a method that has run.
   std::vector<Output> outputs(const Method& method) const;
 
+  /// Where each tensor and scratch buffer lies, as timestamps name it.
+  std::vector<NotedTensor> addresses() const;
+
   /// Other bytes than NaN behind every tensor (for tests).
   void fill_tails(unsigned char byte);
 

@@ -127,6 +127,7 @@ std::string page(const json& film) {
 std::string timeline_file(const RunResult& result, const std::string& path) {
   if (path.ends_with(".json")) return timeline_json(result);
   if (path.ends_with(".svg")) return timeline_svg(result, false);
+  if (path.ends_with(".stamps")) return timeline_stamps(result);
   return page({{"step", result.step},
                {"title", result.title},
                {"launches", json::array()},

@@ -1,10 +1,13 @@
 // main() of every step: options, one run, report. Exit codes: 0 ok, 1 check failed, 2 bad arguments, 3 this step cannot
 // serve this device or shape, 4 CUDA error or out of memory; one line on stderr says what and what to do.
+#include "common/base/files.h"
+#include "common/harness/film.h"
 #include "common/harness/json.h"
 #include "common/harness/program.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #include "common/harness/sweep.h"
+#include "common/harness/timeline.h"
 
 namespace attention {
 
@@ -13,6 +16,8 @@ namespace {
 void run_main(int argc, char** argv) {
   const std::optional<Options> options = read_options(argc, argv, any_step());
   if (!options) return;
+  if (!options->stamps.empty())
+    return write_whole(options->timeline, timeline_file(read_stamps(options->stamps), options->timeline));
   ChosenDevice chosen = choose_device(*options);
   const Step& step = step_for(chosen.device->kind());
   if (options->sweep_tiles) {

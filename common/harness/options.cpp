@@ -207,9 +207,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--json", "FILE", "Write the results as JSON; - is standard output", name(options.json));
   value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event", name(options.film));
   value("--timeline", "FILE",
-        "CPU executor: lanes of warps and copies in logical time, as a page (.html), a picture (.svg) or for "
-        "ui.perfetto.dev (.json)",
+        "Lanes of warps and copies, in the CPU executor's logical time or (make stepNN-timeline) by a GPU's clock: a "
+        "page (.html), a picture (.svg), for ui.perfetto.dev (.json), or a GPU's timestamps (.stamps)",
         name(options.timeline));
+  value("--stamps", "FILE", "Draw --timeline from a GPU's timestamps of an earlier run; nothing runs",
+        name(options.stamps));
   flag("--describe", described, "Print what this step is and serves as JSON, for scripts");
   using RaceCheck = ExecutorOptions::RaceCheck;
   value("--race-check", "BLOCKS", "CPU executor: race-check none, ends (first and last block) or all blocks (ends)",
@@ -246,6 +248,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   options.init_given = app.count("--seed") > 0 || app.count("--init") > 0;
   for (const auto& [technique, left] : left_out)
     if (left) options.left_out.push_back(technique);
+  if (!options.stamps.empty() && options.timeline.empty())
+    throw BadArguments("--stamps FILE is what --timeline FILE is drawn from: give both");
   if (options.sweep_tiles)
     for (const char* one_tile : {"--tile", "--trace-row", "--save", "--film", "--timeline"})
       if (app.count(one_tile) > 0)

@@ -42,10 +42,10 @@ struct Options {
   bool traffic = true;
   std::optional<int> repeat;
   bool plan = false;
-  std::vector<std::string> left_out;  // of the step's techniques, by name
-  int64_t splits = 0;                 // 0: auto
-  std::string film, timeline;         // "" = not given
-  std::string json;                   // "" = not given, "-" = standard output
+  std::vector<std::string> left_out;   // of the step's techniques, by name
+  int64_t splits = 0;                  // 0: auto
+  std::string film, timeline, stamps;  // "" = not given
+  std::string json;                    // "" = not given, "-" = standard output
 
   // The CPU executor's own.
   ExecutorOptions::RaceCheck race_check = ExecutorOptions::RaceCheck::ends;

@@ -349,6 +349,10 @@ std::string report_text(const RunResult& r) {
         "printf    above: of the first of {} thread orders alone, threads in index order; --thread-order n shows "
         "another\n",
         r.thread_orders.size());
+  for (const MethodResult& m : r.methods)
+    if (m.noted_time)
+      text += fmt::format("timeline  {}: {} with timestamps, {:.3f} times the plain time\n", m.name,
+                          human_ms(m.noted_time->median_ms), m.noted_time->median_ms / m.time->median_ms);
   for (const std::string& failure : r.failures) text += fmt::format("FAIL      {}\n", failure);
   text += r.trace;
   for (const std::string& path : r.saved) text += "saved     " + path + "\n";

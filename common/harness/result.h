@@ -29,7 +29,9 @@ struct MethodResult {
   std::vector<CheckResult> checks;     // empty with --check none
   std::optional<double> spread;        // of the output that blocks add up in any order, between runs: relative L2
   std::optional<TimeStats> time;
-  std::vector<executor::FilmedLaunch> film;  // --film, --timeline
+  std::vector<executor::FilmedLaunch> film;  // CPU executor: --film, --timeline
+  std::vector<NotedLaunch> noted;            // GPU: --timeline
+  std::optional<TimeStats> noted_time;       // of the kernels that note what they do
   std::optional<MeasuredTraffic> measured;   // empty: not asked for, or nothing ran
   int64_t useful_flops = 0;
 

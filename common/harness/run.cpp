@@ -297,6 +297,26 @@ class Run {
     compare_with_first(method, into, first, "the last timed run");
 
     into.launches = record_launches(device_, work, *into.time);
+    if (!options_.timeline.empty() && &method == &step_.methods.back()) note_times(method, into, first);
+  }
+
+  /// The kernels that note what their warps do when: how long they take beside the plain ones, then a run whose notes
+  /// the timeline is made of.
+  void note_times(const Method& method, MethodResult& into, const std::vector<Output>& first) {
+    const std::vector<Method>& timed = find_step(DeviceKind::gpu_timed, step_.id)->methods;
+    const auto same =
+        std::find_if(timed.begin(), timed.end(), [&](const Method& one) { return one.name == method.name; });
+    const auto work = [&] { same->run(problem_, on_device_.tensors()); };
+    progress_.stage(fmt::format("{} {}: timestamps", step_.id, method.name));
+    on_device_.prepare(method);
+    device_.start_timestamps();
+    into.noted_time = measure(device_, work, options_.repeat, [] {}, [] {});
+    into.noted = device_.take_timestamps(work);
+    for (NotedLaunch& launch : into.noted) launch.tensors = on_device_.addresses();
+    compare_with_first(method, into, first, "the run with timestamps");
+    if (std::all_of(into.noted.begin(), into.noted.end(), [](const NotedLaunch& one) { return one.warps.empty(); }))
+      fail(fmt::format(
+          "{}: no block ran on SM 0, whose timeline was asked for: more heads or tokens fill all SMs", method.name));
   }
 
   /// One run per thread order, each checked. The run in index order is the one whose emulated time is told, so it goes
@@ -480,9 +500,15 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
   const Problem& problem = result.problem;
   const std::vector<Scratch> scratch = fit_memory(step_, device, has_backward(), result);
   if (options.plan) return result;
-  for (const auto& [flag, file] : {std::pair{"--film", options.film}, {"--timeline", options.timeline}})
-    if (!file.empty() && device.kind() != DeviceKind::cpu)
-      throw BadArguments(std::string(flag) + " shows what the CPU executor sees: add --device cpu");
+  if (device.kind() == DeviceKind::gpu) {
+    if (!options.film.empty()) throw BadArguments("--film shows what the CPU executor sees: add --device cpu");
+    if (!options.timeline.empty() && !find_step(DeviceKind::gpu_timed, step_.id))
+      throw BadArguments(fmt::format(
+          "--timeline: these kernels note no times on a GPU: {}--device cpu shows the CPU executor's logical time",
+          step_.id.starts_with("step") ? fmt::format("make {}-timeline builds those that do; ", step_.id) : ""));
+  } else if (options.timeline.ends_with(".stamps")) {
+    throw BadArguments("--timeline " + options.timeline + ": the CPU executor takes no timestamps");
+  }
 
   if (!options.save_dir.empty()) refuse_unwritable_outputs(options.save_dir, has_backward());
   if (!has_inputs_) {
@@ -521,7 +547,8 @@ RunResult ProblemRuns::run(const Options& options, TileShape tile) {
     result.trace = trace_row(problem, data_.inputs.spans(), row, values("LSE")[static_cast<size_t>(row)]);
   if (!options.film.empty())
     result.film = film_page(result, data_.inputs.spans(), row, values("O"), values("LSE")[static_cast<size_t>(row)]);
-  if (!options.timeline.empty()) result.timeline = timeline_file(result, options.timeline);
+  if (!options.timeline.empty() && (device.kind() == DeviceKind::cpu || result.methods.back().noted_time))
+    result.timeline = timeline_file(result, options.timeline);
   if (!options.save_dir.empty() && result.failures.empty()) save_outputs(options.save_dir, run.outputs(), result);
   return result;
 }

@@ -8,8 +8,8 @@ namespace attention {
 namespace {
 /// A function's static, since steps register themselves before main, in no particular order.
 std::map<std::string, Step>& registry(DeviceKind device) {
-  static std::map<std::string, Step> gpu, cpu;
-  return device == DeviceKind::gpu ? gpu : cpu;
+  static std::map<DeviceKind, std::map<std::string, Step>> steps;
+  return steps[device];
 }
 }  // namespace
 

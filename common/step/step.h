@@ -14,7 +14,8 @@
 
 namespace attention {
 
-enum class DeviceKind { gpu, cpu };
+/// gpu_timed: the GPU's kernels once more, noting what their warps do when (--timeline); no device of its own.
+enum class DeviceKind { gpu, cpu, gpu_timed };
 
 /// A buffer that a method needs beyond the tensors. Grows as N ("rows") or N^2 ("pairs").
 struct Scratch {

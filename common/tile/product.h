@@ -40,6 +40,7 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, Lanes, 1>& s, con
   constexpr int kRows = Rows * Lanes / 32, kCols = Cols / Lanes, kGroups = D / 4 < 32 ? D / 4 : 32,
                 kGroup = D / kGroups, kPiece = 64;
   static_assert(BRows == Cols && D % kPiece == 0 && kPiece % kGroup == 0);
+  const TimedProduct timed(s(s.kRows - 1, s.kCols - 1));
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Cols);
   const float *a_row[kRows], *b_row[kCols];
   ATTN_UNROLL for (int i = 0; i < kRows; ++i) a_row[i] = a.read(s.row(i), 0, D);
@@ -73,6 +74,7 @@ __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, Lanes, 4>& o, const S
                                          const SramTile<float, Bc, D>& v) {
   using Output = Fragment<Rows, D, Lanes, 4>;
   constexpr int kRows = Output::kRows, kRuns = Output::kCols / 4;
+  const TimedProduct timed(o(o.kRows - 1, o.kCols - 1));
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   float sum[kRows][kRuns][4] = {};
   ATTN_UNROLL_2 for (int key = 0; key < Bc; key += 4) {
@@ -137,6 +139,7 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
                                           const SramTile<E, BRows, D>& b) {
   static_assert(BRows == Cols && Rows % 16 == 0 && Cols % 16 == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
+  const TimedProduct timed(s(s.kRows - 1, s.kCols - 1));
   if (lane == 0) count_flops(2LL * Rows * Cols);
   ATTN_UNROLL for (int i = 0; i < s.kRows; ++i)
     ATTN_UNROLL for (int j = 0; j < s.kCols; ++j) s(i, j) = 0;
@@ -166,6 +169,7 @@ template <int Rows, int D, class E, int PRows, int Bc>
 __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const SramTile<E, PRows, Bc>& p,
                                          const SramTile<E, Bc, D>& v) {
   const int lane = threadIdx.x % 32, row0 = o.row0 - lane / 4;
+  const TimedProduct timed(o(o.kRows - 1, o.kCols - 1));
   if (lane == 0) count_flops(2LL * Rows * Bc);
   ATTN_UNROLL for (int key = 0; key < Bc; key += 16) {
     uint32_t x[Rows / 16][4];
@@ -179,6 +183,7 @@ struct NoStaging {};
 template <int Rows, int D, class E, int Bc>
 __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragment<Rows, Bc, 4, 2>& p, NoStaging&,
                                          const SramTile<E, Bc, D>& v) {
+  const TimedProduct timed(o(o.kRows - 1, o.kCols - 1));
   if (threadIdx.x % 32 == 0) count_flops(2LL * Rows * Bc);
   ATTN_UNROLL for (int key = 0; key < Bc; key += 16) {
     uint32_t x[Rows / 16][4];
@@ -193,6 +198,7 @@ template <int Rows, int Cols, class E, int Keys, int ACols, int BCols>
 __device__ ATTN_PRODUCT void multiply_atb(Fragment<Rows, Cols, 4, 2>& out, const SramTile<E, Keys, ACols>& a,
                                           const SramTile<E, Keys, BCols>& b, int col0) {
   const int lane = threadIdx.x % 32, row0 = out.row0 - lane / 4;
+  const TimedProduct timed(out(out.kRows - 1, out.kCols - 1));
   if (lane == 0) count_flops(2LL * Rows * Cols * Keys / BCols);
   ATTN_UNROLL for (int key = 0; key < Keys; key += 16) {
     uint32_t x[Rows / 16][4];

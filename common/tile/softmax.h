@@ -43,6 +43,7 @@ __device__ __forceinline__ void row_sum(float (&x)[Frag::kRows]) {
 template <class Output, class E>
 __device__ __forceinline__ void store_o_and_lse(Output& o, const float (&m)[Output::kRows], float (&l)[Output::kRows],
                                                 float softmax_scale, Global<E> O, Global<float> LSE, int q0) {
+  const Timed timed(Noted::store, O.data);
   row_sum<Output>(l);
   ATTN_UNROLL for (int i = 0; i < o.kRows; ++i) {
     const int row = q0 + o.row(i);

@@ -57,6 +57,7 @@ struct alignas(8) RegisterPair {
 template <int Threads, int N, int Rows, int Cols, class T>
 __device__ __forceinline__ void load_tile(SplitTile<Rows, Cols>* const (&to)[N], const Global<T> (&from)[N],
                                           int64_t row0, int64_t col0 = 0) {
+  const Timed timed(Noted::load, from[0].data, from[N - 1].data);
   constexpr int kPerRow = Cols / 4, kStep = Threads / kPerRow, kVectors = Rows / kStep;
   static_assert(Threads % kPerRow == 0 && Rows % kStep == 0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * 4;
@@ -137,6 +138,7 @@ __device__ ATTN_PRODUCT void multiply_abt(Fragment<Rows, Cols, 4, 2>& s, const S
   static_assert(BRows == Cols && Rows % 16 == 0 && Cols % kAtATime == 0 && D % kPiece == 0);
   const int lane = threadIdx.x % 32, row0 = s.row0 - lane / 4;
   const float unscale = a.unscale() * b.unscale();
+  const TimedProduct timed(s(s.kRows - 1, s.kCols - 1));
   if (lane == 0) count_flops(2LL * Rows * Cols);
   ATTN_UNROLL for (int d0 = 0; d0 < D; d0 += kPiece) {
     uint32_t x_hi[kCount][Rows / 16][4], x_lo[kCount][Rows / 16][4];
@@ -177,6 +179,7 @@ __device__ ATTN_PRODUCT void multiply_ab(Fragment<Rows, D, 4, 2>& o, const Fragm
                 kPieces = Bc / kPiece;
   static_assert(Rows % 16 == 0 && Bc % kPiece == 0 && kPiece % 16 == 0);
   const int lane = threadIdx.x % 32;
+  const TimedProduct timed(o(o.kRows - 1, o.kCols - 1));
   if (lane == 0) count_flops(2LL * Rows * Bc);
 
   const float v_unscale = v.unscale();

@@ -18,6 +18,7 @@ __device__ __forceinline__ void start_split_abt(float (&s)[Bc / 2], const Swizzl
                                                 int end) {
   using Product = WarpgroupProduct<Bc, half>;
   constexpr int kLo = Parts / 2 / 16;  // steps from a hi to its lo
+  const Timed timed(Noted::warpgroup_product);
   if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * Bc * (end - begin) / kLo);
   const uint64_t a = tile_descriptor(sram_address(&q) + first_row * kPanelRowBytes),
                  b = tile_descriptor(sram_address(&k));
@@ -40,6 +41,7 @@ __device__ __forceinline__ void start_split_ab(float (&t)[Parts / 128][32], cons
                                                const SwizzledTile<half, Bc, Parts>& v) {
   using Product = WarpgroupProduct<64, half>;
   constexpr int kPanels = Parts / 128;  // of a part
+  const Timed timed(Noted::warpgroup_product);
   if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * Bc);
   ATTN_UNROLL for (int n = 0; n < kPanels; ++n) {
     const uint64_t v_hi = tile_descriptor(sram_address(&v) + n * v.kPanelBytes, v.kPanelBytes),

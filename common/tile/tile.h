@@ -95,6 +95,7 @@ __device__ __forceinline__ void load_unaligned_tiles(SramTile<E, Rows, Cols>* co
 enum Orientation { transposed };
 template <int Threads, Orientation, class E, int Rows, int Cols, class T>
 __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T> from, int64_t row0, int64_t col0) {
+  const Timed timed(Noted::load, from.data);
   ATTN_UNROLL_4 for (int n = threadIdx.x; n < Rows * Cols; n += Threads) {
     // A warp takes 4 rows by 8 columns: it loads whole 32-byte sectors, and its 32 stores fall into 32 different banks.
     const int r = n % 4 + n / 32 % (Cols / 4) * 4, c = n / 4 % 8 + n / (8 * Cols) * 8;
@@ -110,6 +111,7 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
 template <int Threads, int N, class E, int Rows, int Cols, class T>
 __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>* const (&to)[N], const Global<T> (&from)[N],
                                           int64_t row0, int64_t col0 = 0) {
+  const Timed timed(Noted::load, from[0].data, from[N - 1].data);
   constexpr int kVector = Global<T>::kVector, kPerRow = Cols / kVector, kStep = Threads / kPerRow;
   static_assert(Threads % kPerRow == 0 && sizeof(E) == sizeof(T));
   constexpr int kBatch = Rows <= kStep ? 1 : Rows / kStep < 8 ? Rows / kStep : 8;
@@ -140,6 +142,7 @@ __device__ __forceinline__ void load_tile(SramTile<E, Rows, Cols>& to, Global<T>
 /// number of vectors long. row0 has 32 bits, for which who starts many copies has fewer registers to keep.
 template <int Threads, class E, int Rows, int Cols>
 __device__ __forceinline__ void load_tile_async(SramTile<E, Rows, Cols>& to, Global<const E> from, int row0) {
+  const Timed timed(Noted::copy, from.data);
   constexpr int kVector = Global<const E>::kVector, kPerRow = Cols / kVector, kStep = Threads / kPerRow;
   static_assert(Threads % kPerRow == 0 && Rows % kStep == 0);
   const int row = threadIdx.x / kPerRow, col = threadIdx.x % kPerRow * kVector;
@@ -162,6 +165,7 @@ __device__ __forceinline__ void load_row_async(SramTile<E, 1, Cols>& to, Global<
 template <class E, int Rows, int Cols, int Lanes, int Run>
 __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Cols, Lanes, Run>& from, int64_t row0,
                                            int64_t col0 = 0) {
+  const Timed timed(Noted::store, to.data);
   const bool aligned = to.cols % Run == 0;
   const int rows = static_cast<int>(to.rows - row0), cols = static_cast<int>(to.cols - col0);  // that exist
   ATTN_UNROLL for (int i = 0; i < from.kRows; ++i) {

@@ -40,6 +40,7 @@ __device__ __forceinline__ void copy_tile(SwizzledTile<E, Rows, Cols>& to, const
 template <class E, int Br, int Bc, int D>
 __device__ __forceinline__ void start_multiply_abt(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& q, int first_row,
                                                    const SwizzledTile<E, Bc, D>& k) {
+  const Timed timed(Noted::warpgroup_product);
   if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * Bc);
   const uint64_t a = tile_descriptor(sram_address(&q) + first_row * kPanelRowBytes),
                  b = tile_descriptor(sram_address(&k));
@@ -52,6 +53,7 @@ __device__ __forceinline__ void start_multiply_abt(float (&s)[Bc / 2], const Swi
 template <class E, int Bc, int D>
 __device__ __forceinline__ void start_multiply_ab(float (&o)[D / 2], const uint32_t (&p)[Bc / 16][4],
                                                   const SwizzledTile<E, Bc, D>& v) {
+  const Timed timed(Noted::warpgroup_product);
   if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * Bc);
   const uint64_t b = tile_descriptor(sram_address(&v), v.kPanelBytes);
   ATTN_UNROLL for (int step = 0; step < Bc / 16; ++step) WarpgroupProduct<D, E>::ab(o, p[step], b + across_rows(step));
@@ -63,6 +65,7 @@ __device__ __forceinline__ void start_multiply_ab(float (&o)[D / 2], const uint3
 template <bool Add = false, class E, int Br, int Bc, int D>
 __device__ __forceinline__ void start_sums_abt(float (&s)[Bc / 2], const SwizzledTile<E, Br, D>& a, int first_row,
                                                const SwizzledTile<E, Bc, D>& b) {
+  const Timed timed(Noted::warpgroup_product);
   if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * Bc);
   const uint64_t x = tile_descriptor(sram_address(&a) + first_row * kPanelRowBytes),
                  y = tile_descriptor(sram_address(&b));
@@ -78,6 +81,7 @@ __device__ __forceinline__ void start_sums_abt(float (&s)[Bc / 2], const Swizzle
 template <class E, int Rows, int ACols, int BCols>
 __device__ __forceinline__ void start_sums_atb(float (&s)[32], const SwizzledTile<E, Rows, ACols>& a, int a_panel,
                                                const SwizzledTile<E, Rows, BCols>& b, int b_panel) {
+  const Timed timed(Noted::warpgroup_product);
   if (threadIdx.x % 128 == 0) count_flops(2LL * 64 * 64 * Rows / BCols);
   const uint64_t x = tile_descriptor(sram_address(&a) + a_panel * a.kPanelBytes, a.kPanelBytes),
                  y = tile_descriptor(sram_address(&b) + b_panel * b.kPanelBytes, b.kPanelBytes);

@@ -180,6 +180,47 @@ class Timeline(unittest.TestCase):
             self.assertEqual((folder / name).read_text() == text, True, f"{name}: make pictures draws it anew")
 
 
+class ByAGpusClock(unittest.TestCase):
+    """What `make stepNN-timeline` has built. Skipped where that is nothing, and without a GPU."""
+
+    def setUp(self):
+        self.programs = sorted((BUILD / "timeline").glob("step[0-9][0-9]"))
+        if not self.programs or self.run_step(self.programs[0], "--plan").returncode:
+            self.skipTest("no stepNN-timeline in this build, or no GPU")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+
+    def run_step(self, program, *flags):
+        return subprocess.run([program, "--device", "gpu", *flags], capture_output=True, text=True)
+
+    def test_lanes(self):
+        for program in self.programs:
+            with self.subTest(program.name):
+                path, stamps = self.path / "lanes.json", self.path / "lanes.stamps"
+                done = self.run_step(program, "--dtype", "fp16", "--traffic", "off", "--timeline", path)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stdout, r"timeline .* with timestamps, [0-9.]+ times the plain time")
+                trace = json.loads(path.read_text())
+                self.assertIn("clock of SM 0", trace["otherData"]["time"])
+                spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+                self.assertLessEqual({"product", "wait"}, {span["cat"] for span in spans})
+                lanes = {}
+                for span in spans:
+                    lanes.setdefault((span["pid"], span["tid"]), []).append(span)
+                for lane in lanes.values():
+                    for one, after in zip(lane, lane[1:]):
+                        self.assertLessEqual(round((one["ts"] + one["dur"]) * 1000), round(after["ts"] * 1000))
+                self.assertEqual(self.run_step(program, "--timeline", stamps, "--traffic", "off").returncode, 0)
+                self.assertEqual(self.run_step(program, "--stamps", stamps, "--timeline", path).returncode, 0)
+
+    def test_a_usual_build_says_what_to_build(self):
+        name = self.programs[0].name
+        done = self.run_step(BUILD / name, "--dtype", "fp16", "--timeline", self.path / "lanes.svg")
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1))
+        self.assertIn(f"make {name}-timeline", done.stderr)
+
+
 class Browser(Film):
     """In Chromium, headless."""
 

@@ -46,6 +46,8 @@
 // The caller's place in the source, as default arguments: evaluated where the call stands.
 #define ATTN_CALLER const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
+#include "common/device/timed.h"
+
 namespace attention {
 inline namespace ATTN_DEVICE {
 

@@ -23,6 +23,7 @@ __device__ __forceinline__ void copy_async(E* to, Global<const E> from, bool ins
 
 /// cp.async.commit_group: the copies that this thread has started since the last one are a group.
 __device__ __forceinline__ void commit_copies() {
+  note(Noted::commit_copies);
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
@@ -32,6 +33,7 @@ __device__ __forceinline__ void commit_copies() {
 /// copies are there after a __syncthreads that follows.
 template <int Pending>
 __device__ __forceinline__ void wait_copies() {
+  const Timed timed(Noted::wait_copies, Pending);
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 #endif

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "common/device/device_api.h"
 #include "common/device/gpu/cuda_check.h"
@@ -47,6 +48,7 @@ class GpuDevice final : public Device, public MeasurableDevice {
     cudaEventDestroy(end_);
     cudaFree(flush_buffer_);
     cudaFree(push_buffer_);
+    cudaFree(rings_memory_);
   }
 
   DeviceKind kind() const override { return DeviceKind::gpu; }
@@ -122,6 +124,31 @@ class GpuDevice final : public Device, public MeasurableDevice {
     return on_gpu::launch_log().stop_recording();
   }
 
+  void start_timestamps() override {
+    Rings& rings = on_gpu::launch_log().rings;
+    const int64_t unread = int64_t{properties_.multiProcessorCount} * Rings::kWarpsOfSm * Rings::kUnreadStamps,
+                  ring_bytes = Rings::kStamps * static_cast<int64_t>(sizeof(Timestamp));
+    // Rings lie at multiples of their size; the smaller unread ones behind them.
+    char* memory = static_cast<char*>(allocate((Rings::kRings + 2) * ring_bytes + unread * sizeof(Timestamp)));
+    rings_memory_ = memory;
+    rings.taken = reinterpret_cast<uint32_t*>(memory);
+    rings.heads = reinterpret_cast<Rings::Head*>(memory + 256);
+    memory += ring_bytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory) % ring_bytes);
+    if (memory < reinterpret_cast<char*>(rings.heads + Rings::kRings)) memory += ring_bytes;
+    rings.rings = reinterpret_cast<Timestamp*>(memory);
+    rings.unread = rings.rings + Rings::kRings * Rings::kStamps;
+    clear_rings();
+  }
+
+  std::vector<NotedLaunch> take_timestamps(const std::function<void()>& work) override {
+    std::vector<NotedLaunch> launches;
+    flush_l2();
+    around_launches(work, [&] { clear_rings(); }, [&] { launches.push_back(read_rings()); });
+    on_gpu::launch_log().rings = {};
+    release(std::exchange(rings_memory_, nullptr));
+    return launches;
+  }
+
   MeasurableDevice* measurable() override { return this; }
 
   /// The memory's clock and width as the driver states them; two transfers per clock.
@@ -165,6 +192,29 @@ class GpuDevice final : public Device, public MeasurableDevice {
     return std::string(call) + ", last kernel " + on_gpu::launch_log().last_kernel();
   }
 
+  void clear_rings() {
+    const Rings& rings = on_gpu::launch_log().rings;
+    cuda_check(cudaMemset(rings.taken, 0, sizeof *rings.taken), blame("clearing timestamps"));
+    cuda_check(cudaMemset(rings.rings, 0, sizeof(Timestamp) * Rings::kRings * Rings::kStamps), "clearing timestamps");
+  }
+  NotedLaunch read_rings() {
+    const Rings& rings = on_gpu::launch_log().rings;
+    synchronize();
+    uint32_t taken = 0;
+    copy_out(&taken, rings.taken, sizeof taken);
+    std::vector<Rings::Head> heads(std::min<size_t>(taken, Rings::kRings));
+    std::vector<Timestamp> stamps(heads.size() * Rings::kStamps);
+    if (taken > 0) {
+      copy_out(heads.data(), rings.heads, static_cast<int64_t>(heads.size() * sizeof heads[0]));
+      copy_out(stamps.data(), rings.rings, static_cast<int64_t>(stamps.size() * sizeof stamps[0]));
+    }
+    NotedLaunch launch{on_gpu::launch_log().last_kernel(), {}, {}};
+    for (size_t n = 0; n < heads.size(); ++n)
+      launch.warps.push_back({heads[n].block, static_cast<int>(heads[n].warp), static_cast<int64_t>(heads[n].begun),
+                              in_order(&stamps[n * Rings::kStamps], Rings::kStamps)});
+    return launch;
+  }
+
   /// Four times the L2, so that no replacement policy keeps the step's lines.
   int64_t through_l2_bytes() const { return std::max<int64_t>(4 * l2_bytes(), int64_t{64} << 20); }
 
@@ -188,6 +238,7 @@ class GpuDevice final : public Device, public MeasurableDevice {
   int64_t sram_limit_ = 0;
   cudaEvent_t begin_{}, end_{};
   void* flush_buffer_ = nullptr;
+  void* rings_memory_ = nullptr;
   void* push_buffer_ = nullptr;  // another one, so that none of it is in the L2 after a flush
   int flush_passes_ = 1;
 };

@@ -27,6 +27,7 @@ __device__ __forceinline__ uint32_t sram_address(const void* p) {
 template <class Layout>
 __device__ __forceinline__ Layout& aligned_sram() {
   extern __shared__ __align__(1024) unsigned char aligned_sram_bytes[];
+  note_begin_of_block();
   return *reinterpret_cast<Layout*>(aligned_sram_bytes);
 }
 
@@ -61,6 +62,7 @@ struct Barrier {
     return yes;
   }
   __device__ __forceinline__ void wait(int parity) const {
+    const Timed timed(Noted::wait, static_cast<int>(sram_address(&state)));
     while (!ended(parity)) {
     }
   }
@@ -73,6 +75,7 @@ __device__ __forceinline__ void barriers_are_ready() {
 
 /// bar.sync: `threads` threads meet at the barrier of this number (1 to 15; 0 is __syncthreads').
 __device__ __forceinline__ void named_sync(int number, int threads) {
+  const Timed timed(Noted::wait, number);
   ATTN_SM90A("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 /// bar.arrive: the same for who does not wait.
@@ -85,9 +88,15 @@ __device__ __forceinline__ void named_arrive(int number, int threads) {
 /// What the copy engine must know of a tensor. A kernel takes it as `const __grid_constant__ TensorMap`.
 using TensorMap = CUtensorMap;
 
+/// Where the tensor lies: a map begins with it. Only a timeline's names depend on that (timed.h).
+__device__ __forceinline__ const void* tensor_of(const TensorMap& map) {
+  return *reinterpret_cast<const void* const*>(&map);
+}
+
 /// cp.async.bulk.tensor, HBM to SRAM: one thread starts the copy of the box whose first row is `row`; zeros where the
 /// tensor has ended. `done` counts the bytes of the whole box.
 __device__ __forceinline__ void copy_box(void* to, const TensorMap& from, int row, int head, Barrier& done) {
+  note(Noted::bulk_copy, tensor_of(from), static_cast<int>(sram_address(&done.state)));
   ATTN_SM90A(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
       "[%2];" ::"r"(sram_address(to)),
@@ -96,6 +105,7 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& from, int ro
 /// cp.async.bulk.tensor, SRAM to HBM: one thread starts the copy of a box of one panel; rows past the tensor's end are
 /// left out.
 __device__ __forceinline__ void copy_box_back(const TensorMap& to, const void* from, int row, int panel, int head) {
+  note(Noted::bulk_store, tensor_of(to));
   ATTN_SM90A("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&to),
              "r"(sram_address(from)), "r"(0), "r"(row), "r"(panel), "r"(head) : "memory");
 }
@@ -103,6 +113,7 @@ __device__ __forceinline__ void copy_box_back(const TensorMap& to, const void* f
 /// on: whole multiples of 16 bytes, and so where they lie.
 template <class E, int Count>
 __device__ __forceinline__ void copy_run(E (&to)[Count], Global<const E> from, int64_t col, Barrier& done) {
+  note(Noted::bulk_copy, from.data, static_cast<int>(sram_address(&done.state)));
   ATTN_SM90A(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(sram_address(to)),
       "l"(from.data + col), "r"(static_cast<int>(sizeof to)), "r"(sram_address(&done.state)) : "memory");
@@ -118,6 +129,7 @@ __device__ __forceinline__ void store_matrices(E* row, const uint32_t (&x)[4]) {
 __device__ __forceinline__ void commit_copies_back() { ATTN_SM90A("cp.async.bulk.commit_group;" :: : "memory"); }
 /// cp.async.bulk.wait_group.read: waits until all of this thread's copies back have read their SRAM.
 __device__ __forceinline__ void wait_until_copies_back_have_read() {
+  const Timed timed(Noted::wait_bulk_stores);
   ATTN_SM90A("cp.async.bulk.wait_group.read 0;" :: : "memory");
 }
 /// fence.proxy.async: what this thread has stored in SRAM is visible to the copy engine and the tensor cores.
@@ -146,6 +158,7 @@ __device__ __forceinline__ void commit_products() { ATTN_SM90A("wgmma.commit_gro
 /// wgmma.wait_group: waits until all groups but the `Pending` youngest are finished.
 template <int Pending>
 __device__ __forceinline__ void wait_products() {
+  const Timed timed(Noted::wait_products, Pending);
   ATTN_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 

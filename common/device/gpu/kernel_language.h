@@ -11,7 +11,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "common/device/gpu/cuda_check.h"
 #include "common/device/gpu/launch_log.h"
+#include "common/device/timed.h"
 #include "common/base/error.h"
 
 #define ATTN_UNROLL _Pragma("unroll")
@@ -113,6 +115,7 @@ struct Global {
   template <int N>
   __device__ void add_run(int64_t row, int64_t col, const float* values) const {
     E* const to = data + row * cols + col;
+    note(Noted::store, data);
 #if __CUDA_ARCH__ >= 900
     if constexpr (N == 4)
       asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]),
@@ -137,6 +140,7 @@ __device__ __forceinline__ float exp2_or_zero(float x) {
 /// the size is written once.
 template <class Layout>
 __device__ __forceinline__ Layout& dynamic_sram() {
+  note_begin_of_block();
   extern __shared__ __align__(16) unsigned char sram_bytes[];
   return *reinterpret_cast<Layout*>(sram_bytes);
 }
@@ -228,12 +232,26 @@ __device__ __forceinline__ void multiply_add(float (&acc)[4], float a, const flo
   acc[3] = fmaf(a, b.w, acc[3]);
 }
 
+#if defined(ATTN_TIMED)
+/// This source's kernels write their times where the launch log says.
+static void bring_rings(const char* name) {
+  static const void* brought = nullptr;
+  const Rings& now = on_gpu::launch_log().rings;
+  if (brought == now.heads) return;
+  cuda_check(cudaMemcpyToSymbol(rings, &now, sizeof now), name);
+  brought = now.heads;
+}
+#endif
+
 /// kernel<<<grid, block, sram_bytes>>>(args...), with what a plain launch forgets: the opt-in to more than 48 KiB of
 /// SRAM, an error left over from earlier work (so that blame falls on the right kernel), and this launch's own error.
 /// Throws DeviceFailure naming the kernel, Unsupported when the grid exceeds what a GPU takes.
 template <class... Params, class... Args>
 void launch(const char* name, void (*kernel)(Params...), int64_t grid, int block, int64_t sram_bytes, Args... args) {
-  LaunchLog& log = launch_log();
+  on_gpu::LaunchLog& log = on_gpu::launch_log();
+#if defined(ATTN_TIMED)
+  bring_rings(name);
+#endif
   log.before(name, reinterpret_cast<const void*>(kernel), grid, block, sram_bytes);
   kernel<<<static_cast<unsigned>(grid), block, sram_bytes>>>(args...);
   log.after(name);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/device/device_api.h"
+#include "common/device/timestamps.h"
 
 namespace attention::on_gpu {
 
@@ -30,6 +31,8 @@ class LaunchLog {
   /// but not through this log.
   void watch(std::function<void()> before, std::function<void()> after);
   const char* last_kernel() const { return last_kernel_; }
+
+  Rings rings;  // where the warps of a stepNN-timeline write
 
  private:
   void check_earlier_work(const char* name) const;
