@@ -144,7 +144,9 @@ def pictures(folder, out):
     """Draws the pictures of films and timelines anew that are in `out`."""
     steps = {film["id"]: film for film in described(folder)}
     for picture in sorted(out.glob("timeline_step*.svg")):
-        make(steps[picture.stem.split("_")[1]], [*PICTURED, "--seqlen", "1024", "--timeline", picture.resolve()])
+        stamps = picture.with_suffix(".stamps")  # a GPU's, where they are stored; else the executor's logical time
+        drawn_from = ["--stamps", stamps.resolve()] if stamps.exists() else [*PICTURED, "--seqlen", "1024"]
+        make(steps[picture.stem.split("_")[1]], [*drawn_from, "--timeline", picture.resolve()])
     with tempfile.TemporaryDirectory() as scratch:
         for picture in sorted(out.glob("film_step*.svg")):
             page = pathlib.Path(scratch) / f"{picture.stem}.html"

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -174,6 +175,8 @@ class Timeline(unittest.TestCase):
         self.assertTrue(stored)
         for name in stored:
             (folder / name).touch()
+        for stamps in (REPOSITORY / "docs/pictures").glob("timeline_*.stamps"):
+            shutil.copy(stamps, folder)
         make = ["python3", REPOSITORY / "plots/films/make_films.py", "--folder", BUILD, "--pictures", folder]
         subprocess.run(make, check=True)
         for name, text in stored.items():
