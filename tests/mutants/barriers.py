@@ -1,6 +1,7 @@
-"""python3 barriers.py folder: every barrier of steps/ and common/tile/ is needed, and what Hopper's are told is needed as it is. Leaves out
-one after the other (the executor's ATTN_LEAVE_OUT_BARRIER), makes each count, parity and number of bytes one off (ATTN_OFF_BY_ONE), and
-demands, of every program of the folder that comes to it (ATTN_LIST_BARRIERS), that one of the runs below ends with exit 1."""
+"""python3 barriers.py folder: every barrier of steps/ and common/tile/ is needed, and what Hopper's are told is needed
+as it is. Leaves out one after the other (the executor's ATTN_LEAVE_OUT_BARRIER), makes each count, parity and number of
+bytes one off (ATTN_OFF_BY_ONE), and demands, of every program of the folder that comes to it (ATTN_LIST_BARRIERS), that
+one of the runs below ends with exit 1. gpu_barriers.py makes the same mistakes on a GPU."""
 
 import json
 import os
@@ -13,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Barriers and waits of a block, and what Hopper's units are told: waits, arrivals, fences, commits, named barriers.
 BARRIER = re.compile(
-    r"^[^/]*?(?:\b(?:__syncthreads|__syncwarp|wait_copies<\d>|barriers_are_ready|stores_visible_to_engines|begin_products|commit_products|wait_products<\d>"
-    r"|commit_copies_back|wait_until_copies_back_have_read|named_sync|named_arrive)|\.(?:wait|arrive|arrive_and_expect))\("
+    r"^[^/]*?(?:\b(?:__syncthreads|__syncwarp|wait_copies<\d>|barriers_are_ready|stores_visible_to_engines"
+    r"|begin_products|commit_products|wait_products<\d>|commit_copies_back|wait_until_copies_back_have_read|named_sync"
+    r"|named_arrive)|\.(?:wait|arrive|arrive_and_expect))\("
 )
 COUNTED = re.compile(r"^[^/]*?(?:\.(?:init|wait|arrive_and_expect)|\bnamed_(?:sync|arrive))\(")
 WAIT_FOR_PRODUCTS = re.compile(r"^[^/]*?\bwait_products<\d>\(")
@@ -46,8 +48,9 @@ HARMLESS = (
         "no register is touched since the one before",
     ),
 )
-# A small problem, which shows most mistakes; what survives it meets the default; fp32 on tensor cores, of any head_dim and of one that
-# step08 takes; several key tiles, and blocks that see none; wide heads. And without each of the step's techniques.
+# A small problem, which shows most mistakes; what survives it meets the default; fp32 on tensor cores, of any head_dim
+# and of one that step08 takes; several key tiles, and blocks that see none; wide heads. And without each of the step's
+# techniques.
 RUNS = (
     ["--heads", "1", "--seqlen", "300"],
     [],
@@ -104,11 +107,9 @@ def places(program, flags):
 
 
 def try_with(program, runs, variable, value):
-    """How the program fares with the mistake: "" where none of its runs (flags, places) comes to it, else what it said."""
+    """How the program fares with the mistake in the runs that come to it: "" where there are none, else what it said."""
     survived = ""
-    for flags, come_to in runs:
-        if re.sub(r"[+-]1$", "", value) not in come_to:
-            continue
+    for flags in runs:
         ran = run(program, flags, **{variable: value})
         if f"{value}\n" not in ran.stderr:
             sys.exit(f"{program} {' '.join(flags)} does not say that it made the mistake {variable}={value}")
@@ -118,42 +119,50 @@ def try_with(program, runs, variable, value):
     return survived
 
 
+def runs_of(program):
+    """The runs that meet a program's mistakes; none, where the executor does not run it."""
+    described = json.loads(subprocess.run([program, "--describe"], capture_output=True, text=True, check=True).stdout)
+    if not described["devices"]["cpu"]:
+        return []
+    return [*RUNS, *([technique["option"]] for technique in described["techniques"])]
+
+
+def to_try(programs, pool):
+    """(mistake, program, the flags of those of its runs that come to the mistake) of each mistake and program."""
+    runs = [(program, flags) for program in programs for flags in runs_of(program)]
+    come_to = list(zip(runs, pool.map(lambda run: places(*run), runs)))
+    return [
+        (
+            mistake,
+            program,
+            [flags for (who, flags), found in come_to if who == program and re.sub(r"[+-]1$", "", mistake[3]) in found],
+        )
+        for mistake in mistakes()
+        for program in programs
+        if not mistake[0].name.startswith("step") or mistake[0].name.startswith(program.name)
+    ]
+
+
+def why_harmless(mistake):
+    """The reason of HARMLESS, or None."""
+    source, context, variable, _ = mistake
+    named = (variable, source.name)
+    return next((why for *known, end, why in HARMLESS if tuple(known) == named and context.endswith(end)), None)
+
+
 def main(folder):
-    programs = {}
-    for program in sorted(pathlib.Path(folder).resolve().glob("step[0-9][0-9]")):
-        described = json.loads(
-            subprocess.run([program, "--describe"], capture_output=True, text=True, check=True).stdout
-        )
-        if described["devices"]["cpu"]:
-            programs[program] = [*RUNS, *([technique["option"]] for technique in described["techniques"])]
+    programs = sorted(pathlib.Path(folder).resolve().glob("step[0-9][0-9]"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        flags = [(program, flags) for program, runs in programs.items() for flags in runs]
-        come_to = list(pool.map(lambda run: places(*run), flags))
-        for program in programs:
-            programs[program] = [(run[1], found) for run, found in zip(flags, come_to) if run[0] == program]
-        jobs = [
-            (mistake, program)
-            for mistake in mistakes()
-            for program in programs
-            if not mistake[0].name.startswith("step") or mistake[0].name.startswith(program.name)
-        ]
-        outcomes = list(pool.map(lambda job: try_with(job[1], programs[job[1]], *job[0][2:]), jobs))
+        jobs = to_try(programs, pool)
+        outcomes = list(pool.map(lambda job: try_with(job[1], job[2], *job[0][2:]), jobs))
     reached, survivors, harmless = set(), [], 0
-    for ((source, context, variable, value), program), outcome in zip(jobs, outcomes):
-        name = program.name
-        reason = next(
-            (
-                why
-                for kind, file, end, why in HARMLESS
-                if (kind, file) == (variable, source.name) and context.endswith(end)
-            ),
-            None,
-        )
+    for (mistake, program, _), outcome in zip(jobs, outcomes):
+        variable, value = mistake[2:]
+        name, reason = program.name, why_harmless(mistake)
         if outcome:
             reached.add((variable, value))
-            print(
-                f"{variable}={value} {name}: {outcome}{f' (harmless: {reason})' if reason and outcome == 'SURVIVES' else ''}"
-            )
+            why = f" (harmless: {reason})" if reason and outcome == "SURVIVES" else ""
+            print(f"{variable}={value} {name}: {outcome}{why}")
         if outcome == "SURVIVES" and not reason:
             survivors.append(f"{variable}={value} ({name})")
         harmless += outcome == "SURVIVES" and reason is not None

@@ -11,7 +11,7 @@
 // what a thread knows, waiting takes it over. Two accesses of SRAM are in order exactly when the later one's thread
 // knows of the earlier one.
 //
-// What this cannot see: docs/names.md, "Hopper without the GPU".
+// What this cannot see: docs/hopper-without-gpu.md.
 #pragma once
 
 #include <cstdint>
