@@ -21,7 +21,7 @@ BARRIER = re.compile(
 COUNTED = re.compile(r"^[^/]*?(?:\.(?:init|wait|arrive_and_expect)|\bnamed_(?:sync|arrive))\(")
 WAIT_FOR_PRODUCTS = re.compile(r"^[^/]*?\bwait_products<\d>\(")
 LEAVE_OUT, OFF_BY_ONE = "ATTN_LEAVE_OUT_BARRIER", "ATTN_OFF_BY_ONE"
-# What may be so without a result that is wrong: the mistake, the file, the end of the line before and the line, and why.
+# What may be so without a wrong result: the mistake, the file, the end of the line before and the line, and why.
 HARMLESS = (
     (
         LEAVE_OUT,
@@ -107,7 +107,7 @@ def places(program, flags):
 
 
 def try_with(program, runs, variable, value):
-    """How the program fares with the mistake in the runs that come to it: "" where there are none, else what it said."""
+    """How the program fares with the mistake in the runs that come to it: "" without any, else what it said."""
     survived = ""
     for flags in runs:
         ran = run(program, flags, **{variable: value})

@@ -3,6 +3,7 @@ by luck? Each is tried once, in a process of its own that is ended after some se
 
     python3 tests/mutants/gpu_barriers.py build build-gpu mistakes step07 step08     (builds and packs; needs no GPU)
     python3 tests/mutants/gpu_barriers.py run mistakes --json outcomes.json          (on the GPU)
+    python3 tests/mutants/gpu_barriers.py table outcomes.json                        (as Markdown)
 
 `build` needs a build folder, which it configures with -DATTN_GPU_MISTAKES=ON, and takes a second one beside it for the
 mistakes that must be compiled in (common/device/gpu/mistakes.h), with the tiles for head_dim 64 alone. It also asks the
@@ -24,6 +25,19 @@ import time
 
 import barriers
 
+KINDS = (  # of mistakes: its variable, what its line calls, and what the table says
+    (None, r"\.wait\(", "no wait at a barrier, or a wait for the other parity"),
+    (barriers.OFF_BY_ONE, r"\.arrive_and_expect\(", "16 bytes too many or too few are announced"),
+    (None, r"\.(?:arrive|arrive_and_expect|init)\(", "an arrival is missing, or a barrier takes one more or one fewer"),
+    (None, r"\bnamed_", "no named barrier, or a warp too many or too few"),
+    (None, r"\b__sync", "no `__syncthreads` or `__syncwarp`"),
+    (None, r"\bbegin_products", "no `begin_products`"),
+    (None, r"\bcommit_products", "no `commit_products`"),
+    (None, r"\bwait_products", "no `wait_products`, or for one group fewer"),
+    (None, r"\bbarriers_are_ready|\bstores_visible", "no `barriers_are_ready` or `stores_visible_to_engines`"),
+    (None, r"copies_back", "no `commit_copies_back` or `wait_until_copies_back_have_read`"),
+)
+OUTCOMES = {"hang": "hangs", "wrong": "wrong", "error": "CUDA error", "right": "right"}
 COMPILED_IN = re.compile(r"\b(?:begin|commit|wait)_products\b")
 END_S = 20  # after which a process that was told to end has ended
 # What a GPU is asked to do in a run beside the kernels' first launch: few repetitions, no counters.
@@ -183,6 +197,51 @@ def run(options):
         sys.exit("a program without a mistake fails afterwards")
 
 
+def kind_of(one):
+    return next(
+        say for variable, call, say in KINDS if variable in (None, one["variable"]) and re.search(call, one["line"])
+    )
+
+
+def finding(one):
+    """What the executor says, without places."""
+    if one["executor"] == "SURVIVES":
+        return f"nothing: {one['harmless']}"
+    said = re.sub(r"^exit 1  .*?: block \d+, thread \d+, .*?: ", "", one["executor"])
+    said = re.sub(r" \(.*?\)|(?: started)? at [\w.]+:\d+(?: < [\w.]+:\d+)*", "", said)
+    said = "deadlock" if said.startswith("deadlock") else said
+    return said if len(said) <= 90 else said[:90].rsplit(" ", 1)[0] + " ..."
+
+
+def table(options):
+    """How often each kind of mistake ended how, and a line for each mistake."""
+    results = json.loads(options.outcomes.read_text(encoding="utf-8"))
+    tried = [one for one in results if one["gpu"] in OUTCOMES]
+    print(f"| mistake | tried | {' | '.join(OUTCOMES.values())} |\n|{'---|' * (2 + len(OUTCOMES))}")
+    for *_, say in KINDS:
+        counts = collections.Counter(one["gpu"] for one in tried if kind_of(one) == say)
+        print(f"| {say} | {counts.total()} | {' | '.join(str(counts[outcome] or '') for outcome in OUTCOMES)} |")
+    counts = collections.Counter(one["gpu"] for one in tried)
+    print(f"| all | {len(tried)} | {' | '.join(str(counts[outcome]) for outcome in OUTCOMES)} |")
+    for step in dict.fromkeys(one["step"] for one in results):
+        print(f"\n## {step}\n\n| line | mistake | the executor says | the GPU shows |\n|---|---|---|---|")
+        for one in results:
+            if one["step"] == step:
+                file, number = one["value"].split(":")
+                number, sign, _ = re.fullmatch(r"(\d+)([+-]?)(1?)", number).groups()
+                by = {"": "left out", "+": "one more", "-": "one fewer"}[sign]
+                by = "the other parity" if sign and ".wait(" in one["line"] else by
+                code = re.split(r" *//", one["line"])[0].rstrip(";")
+                shown = OUTCOMES.get(one["gpu"], one["gpu"]) + remark(one)
+                print(f"| {file}:{number} `{code}` | {by} | {finding(one)} | {shown} |")
+
+
+def remark(one):
+    """What ptxas says that it has done: put a fence (C7519) or a wait (C7517) where one is missing, or given up."""
+    said = set(one.get("ptxas") or ())
+    return ", ptxas puts one in" if said & {"C7517", "C7519"} else ", ptxas runs products one by one" if said else ""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -199,6 +258,9 @@ def main():
     command.add_argument("--limit", type=float, default=5, help="seconds of a run, which takes less than one by itself")
     command.add_argument("--seconds", type=float, default=300, help="after which nothing more is tried")
     command.set_defaults(do=run)
+    command = commands.add_parser("table")
+    command.add_argument("outcomes", type=pathlib.Path)
+    command.set_defaults(do=table)
     options = parser.parse_args()
     options.do(options)
 

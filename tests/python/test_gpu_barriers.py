@@ -33,7 +33,8 @@ class GpuBarriers(unittest.TestCase):
             {"variable": "ATTN_OFF_BY_ONE" if "+" in value else "ATTN_LEAVE_OUT_BARRIER", "value": value}
             for value in ("a:1", "a:2", "a:3", "a:4+1", "a:5", "a:6")
         ]
-        tries.append({"variable": "ATTN_LEAVE_OUT_BARRIER", "value": "a:7", "program": "step42-a-7", "ptxas": ["C7517"]})
+        compiled_in = {"program": "step42-a-7", "ptxas": ["C7517"]}
+        tries.append({"variable": "ATTN_LEAVE_OUT_BARRIER", "value": "a:7", **compiled_in})
         runs = {"step": "step42", "line": "wait();", "executor": "exit 1  why", "harmless": None}
         runs["runs"] = [["--head-dim", "63"], [], ["--causal"]]
         with tempfile.TemporaryDirectory() as name:
@@ -65,6 +66,30 @@ class GpuBarriers(unittest.TestCase):
         )
         self.assertIn("o is wrong", said)
         self.assertIn("step42: 2 wrong", said)
+
+    def test_table(self):
+        one = {"step": "step42", "variable": "ATTN_LEAVE_OUT_BARRIER", "harmless": None}
+        results = [
+            {**one, "value": "a.h:1", "line": "full.wait(0);  // why", "gpu": "hang"}
+            | {"executor": "exit 1  k: block 0, thread 0, a.h:3: a tile (SRAM byte 1) is read at b.h:4 < c.cu:5, ..."},
+            {**one, "value": "a.h:2", "line": "wait_products<0>();", "gpu": "right", "ptxas": ["C7517"]}
+            | {"executor": "SURVIVES", "harmless": "for once"},
+            {**one, "value": "a.h:1+1", "variable": "ATTN_OFF_BY_ONE", "line": "full.wait(0);", "gpu": "not run"}
+            | {"executor": "exit 1  k: block 0, thread 0, a.h:3: deadlock, and so on"},
+        ]
+        with tempfile.TemporaryDirectory() as name:
+            outcomes = pathlib.Path(name) / "out.json"
+            outcomes.write_text(json.dumps(results), encoding="utf-8")
+            words = [sys.executable, SCRIPT, "table", outcomes]
+            said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        for line in (
+            "| no wait at a barrier, or a wait for the other parity | 1 | 1 |  |  |  |",
+            "| all | 2 | 1 | 0 | 0 | 1 |",
+            "| a.h:1 `full.wait(0)` | left out | a tile is read, ... | hangs |",
+            "| a.h:2 `wait_products<0>()` | left out | nothing: for once | right, ptxas puts one in |",
+            "| a.h:1 `full.wait(0)` | the other parity | deadlock | not run |",
+        ):
+            self.assertIn(f"\n{line}\n", said)
 
     def test_a_program_that_fails(self):
         code, said, found = self.run_all(FAILS="1")
