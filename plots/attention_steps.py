@@ -83,14 +83,6 @@ class _NumpyTensors:
 
         return numpy.full(shape, numpy.nan, dtype) if nan else numpy.empty(shape, dtype)
 
-    @staticmethod
-    def workspace(like, size):
-        import numpy
-
-        memory = numpy.empty(size + 255, numpy.uint8)  # NumPy aligns less than a scratch buffer is promised
-        start = -memory.ctypes.data % 256
-        return memory[start : start + size]
-
 
 class _TorchTensors:
     @staticmethod
@@ -119,15 +111,6 @@ class _TorchTensors:
 
         x = torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
         return x.fill_(float("nan")) if nan else x
-
-    @staticmethod
-    def workspace(like, size):
-        import torch
-
-        spare = 0 if like.is_cuda else 255  # CUDA's memory is aligned to 256 bytes or more
-        memory = torch.empty(size + spare, dtype=torch.uint8, device=like.device)
-        start = -memory.data_ptr() % 256
-        return memory[start : start + size]
 
 
 def _tensors_of(x):
@@ -253,8 +236,11 @@ class Steps:
     def _workspace(self, step, method, problem, like):
         """(memory to hold on to, its address)."""
         kind, size = _tensors_of(like), self._plan(step, method, problem).workspace_bytes
-        memory = kind.workspace(like, size) if size else None
-        return memory, ctypes.c_void_p(kind.address(memory) if size else None)
+        if not size:
+            return None, ctypes.c_void_p(None)
+        # A scratch buffer is promised 256 bytes of alignment: CUDA's memory has it, the host's need not.
+        memory = kind.empty(like, (size + (0 if kind.on_gpu(like) else 255),), "uint8", False)
+        return memory, ctypes.c_void_p(kind.address(memory) + -kind.address(memory) % 256)
 
     def _addresses(self, **tensors):
         q, k = tensors["q"], tensors["k"]

@@ -94,8 +94,7 @@ inline std::vector<KernelCost> cost(const Problem& p) {
   const Visits visits = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
   return {KernelCost("attention", p)
               .loads("Q", p.Xq(), p.Xq())
-              .loads("K", visits.rows * p.row(), p.Xk())
-              .loads("V", visits.rows * p.row(), p.Xk())
+              .loads({"K", "V"}, visits.rows * p.row(), p.Xk())
               .stores("O", p.Xq(), p.Xq())
               .stores("LSE", p.L(), p.L())
               .multiplies(visits, 2)};

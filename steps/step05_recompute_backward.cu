@@ -171,32 +171,20 @@ inline void recompute_backward(const Problem& p, const Tensors& t) {
 inline std::vector<KernelCost> recompute_cost(const Problem& p) {
   const Visits keys = visits_by_key_blocks(p, p.tile.br, p.tile.bc),
                queries = visits_by_query_blocks(p, p.tile.br, p.tile.bc);
-  const int64_t asked_q = keys.rows * p.row(), asked_scalars = keys.rows * p.heads_total(),
-                asked_k = queries.rows * p.row();
-  return {
-      KernelCost("delta", p).loads("O", p.Xq(), p.Xq()).loads("dO", p.Xq(), p.Xq()).stores("delta", p.L(), p.L()),
-      KernelCost("dK dV", p)
-          .loads("K", p.Xk(), p.Xk())
-          .loads("V", p.Xk(), p.Xk())
-          .loads("Q", asked_q, p.Xq())
-          .loads("dO", asked_q, p.Xq())
-          .loads("LSE", asked_scalars, p.L())
-          .loads("delta", asked_scalars, p.L())
-          .stores("dK", p.Xk(), p.Xk())
-          .stores("dV", p.Xk(), p.Xk())
-          .multiplies(keys, 4),
-      KernelCost("dQ", p)
-          .loads("Q", p.Xq(), p.Xq())
-          .loads("dO", p.Xq(), p.Xq())
-          .loads("LSE", p.L(), p.L())
-          .loads("delta", p.L(), p.L())
-          .loads("K", asked_k, p.Xk())
-          .loads("V", asked_k, p.Xk())
-          .stores("dQ", p.Xq(), p.Xq())
-          .multiplies(queries, 3)};
+  return {KernelCost("delta", p).loads({"O", "dO"}, p.Xq(), p.Xq()).stores("delta", p.L(), p.L()),
+          KernelCost("dK dV", p)
+              .loads({"K", "V"}, p.Xk(), p.Xk())
+              .loads({"Q", "dO"}, keys.rows * p.row(), p.Xq())
+              .loads({"LSE", "delta"}, keys.rows * p.heads_total(), p.L())
+              .stores({"dK", "dV"}, p.Xk(), p.Xk())
+              .multiplies(keys, 4),
+          KernelCost("dQ", p)
+              .loads({"Q", "dO"}, p.Xq(), p.Xq())
+              .loads({"LSE", "delta"}, p.L(), p.L())
+              .loads({"K", "V"}, queries.rows * p.row(), p.Xk())
+              .stores("dQ", p.Xq(), p.Xq())
+              .multiplies(queries, 3)};
 }
-
-inline std::vector<Scratch> recompute_scratch(const Problem& p) { return {row_scratch("delta", p)}; }
 
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, BackwardTiles{}, [](auto t) {
@@ -222,7 +210,7 @@ inline Step step() {
            .run = standard_backward},
           {.name = "recompute backward",
            .backward = true,
-           .scratch = recompute_scratch,
+           .scratch = [](const Problem& p) { return std::vector{row_scratch("delta", p)}; },
            .cost = recompute_cost,
            .prepare = forward,
            .run = recompute_backward}}};

@@ -175,8 +175,7 @@ inline std::vector<KernelCost> cost(const Problem& p) {
   }
   KernelCost attention("attention", p);
   attention.loads("Q", parts * p.Xq(), p.Xq())
-      .loads("K", visits.rows * p.row(), p.Xk())
-      .loads("V", visits.rows * p.row(), p.Xk())
+      .loads({"K", "V"}, visits.rows * p.row(), p.Xk())
       .stores("partial O", parts * p.Xq(), parts * p.Xq())
       .stores("partial LSE", parts * p.L(), parts * p.L())
       .multiplies(visits, 2);

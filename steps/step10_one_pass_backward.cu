@@ -155,7 +155,10 @@ inline int64_t turns_of(const Problem& p) {
   return 1 + p.heads_total() * padded_rows(p) / p.tile.bc * warps;
 }
 
-inline void forward(const Problem& p, const Tensors& t) { step06::forward(with_first_tile(p, step06::tiles(p)), t); }
+/// step06 with the first of its tiles.
+inline Problem of_forward(const Problem& p) { return with_first_tile(p, step06::tiles(p)); }
+
+inline void forward(const Problem& p, const Tensors& t) { step06::forward(of_forward(p), t); }
 
 inline void backward(const Problem& p, const Tensors& t) {
   with_tile(p, Tiles{}, [&](auto tile) {
@@ -187,14 +190,6 @@ inline void backward(const Problem& p, const Tensors& t) {
 
 // ---- what it costs --------------------------------------------------------------------------------------------------
 
-inline std::vector<KernelCost> forward_cost(const Problem& p) {
-  return step06::cost(with_first_tile(p, step06::tiles(p)));
-}
-
-inline std::vector<KernelCost> cost(const Problem& p) { return one_pass_cost(p, p.seqlen_q); }
-
-inline std::vector<Scratch> scratch(const Problem& p) { return one_pass_scratch(p, turns_of(p)); }
-
 inline std::vector<TileChoice> tiles(const Problem& p) {
   return tile_choices(p, Tiles{}, [](auto t) { return sizeof(Sram<decltype(t)>); });
 }
@@ -221,14 +216,15 @@ inline Step step() {
       .default_dtype = Dtype::fp16,
       .refusal = refusal,
       .techniques = {any_order()},
-      .methods = {{.name = "forward", .cost = forward_cost, .run = forward},
-                  {.name = "one-pass backward",
-                   .backward = true,
-                   .scratch = scratch,
-                   .cost = cost,
-                   .prepare = forward,
-                   .run = backward,
-                   .any_order = "dq"}}};
+      .methods = {
+          {.name = "forward", .cost = [](const Problem& p) { return step06::cost(of_forward(p)); }, .run = forward},
+          {.name = "one-pass backward",
+           .backward = true,
+           .scratch = [](const Problem& p) { return one_pass_scratch(p, turns_of(p)); },
+           .cost = [](const Problem& p) { return one_pass_cost(p, p.seqlen_q); },
+           .prepare = forward,
+           .run = backward,
+           .any_order = "dq"}}};
 }
 
 }  // namespace attention::ATTN_DEVICE::step10

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/base/half.h"
@@ -42,20 +43,20 @@ struct Case {
 inline Case make_case(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal = false,
                       const std::string& init = "randn", uint64_t seed = 1) {
   Case c;
-  c.problem.heads = heads;
-  c.problem.seqlen_q = seqlen_q;
-  c.problem.seqlen_k = seqlen_k;
-  c.problem.head_dim = head_dim;
-  c.problem.causal = causal;
-  c.problem.softmax_scale = 1 / std::sqrt(static_cast<float>(head_dim));
-  c.q.resize(c.problem.Xq());
-  c.k.resize(c.problem.Xk());
-  c.v.resize(c.problem.Xk());
-  c.d_o.resize(c.problem.Xq());
-  fill(c.q, parse_init(init), InputTensor::q, head_dim, seed);
-  fill(c.k, parse_init(init), InputTensor::k, head_dim, seed);
-  fill(c.v, parse_init(init), InputTensor::v, head_dim, seed);
-  fill(c.d_o, parse_init(init), InputTensor::d_o, head_dim, seed);
+  c.problem = {.heads = heads,
+               .seqlen_q = seqlen_q,
+               .seqlen_k = seqlen_k,
+               .head_dim = head_dim,
+               .causal = causal,
+               .softmax_scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+  for (const auto& [values, tensor, elements] :
+       {std::tuple{&c.q, InputTensor::q, c.problem.Xq()},
+        {&c.k, InputTensor::k, c.problem.Xk()},
+        {&c.v, InputTensor::v, c.problem.Xk()},
+        {&c.d_o, InputTensor::d_o, c.problem.Xq()}}) {
+    values->resize(elements);
+    fill(*values, parse_init(init), tensor, head_dim, seed);
+  }
   return c;
 }
 

@@ -8,7 +8,6 @@
 
 #include "common/base/text.h"
 #include "common/harness/check.h"
-#include "common/harness/options.h"
 #include "tests/half_attention.h"
 
 using namespace attention;

@@ -1,5 +1,4 @@
 // The one-pass backwards (step10, step11): whose blocks add dQ up together, in any order or in a fixed one.
-#include <cmath>
 
 #include "tests/run_method.h"
 

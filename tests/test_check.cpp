@@ -1,5 +1,5 @@
 // The comparer must reject every kind of wrong output that has once passed for a right one, and accept what correct
-// fp32 gives.
+// fp32, fp16 and bf16 give, wherever they round.
 #include "common/harness/check.h"
 
 #include <cmath>
@@ -19,13 +19,14 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 std::vector<float> rounded(const std::vector<double>& values) { return {values.begin(), values.end()}; }
 
-/// What the comparison says of all outputs.
-std::vector<CheckResult> check_all(const Case& c, const Reference& r, const HalfOutputs& out, bool default_inputs) {
-  return {check_output("o", c.problem, out.o, r.o, {}, default_inputs),
-          check_output("lse", c.problem, out.lse, r.lse, {}, default_inputs),
-          check_output("dq", c.problem, out.dq, r.dq, {}, default_inputs),
-          check_output("dk", c.problem, out.dk, r.dk, {}, default_inputs),
-          check_output("dv", c.problem, out.dv, r.dv, {}, default_inputs)};
+/// What the comparison says of all outputs. `stored`: S and P lie in HBM, in the problem's type.
+std::vector<CheckResult> check_all(const Case& c, const Reference& r, const HalfOutputs& out, bool default_inputs,
+                                   bool stored = false) {
+  std::vector<CheckResult> results;
+  for (const auto& [name, values] :
+       {std::pair{"o", &out.o}, {"lse", &out.lse}, {"dq", &out.dq}, {"dk", &out.dk}, {"dv", &out.dv}})
+    results.push_back(check_output(name, c.problem, *values, r.find(name), {}, default_inputs, stored));
+  return results;
 }
 
 struct Edited {
@@ -113,18 +114,23 @@ TEST_CASE("comparer_accepts an honest fp32 attention", "[check]") {
   }
 }
 
-TEST_CASE("comparer_rejects_one_nan", "[check]") {
-  Edited e;
-  e.o[5000] = kNan;
-  const CheckResult result = e.check_o();
-  CHECK_FALSE(result.pass);
-  CHECK(std::isinf(result.worst));
-  CHECK(result.worst_index == std::array<int64_t, 4>{0, 0, 5000 / 64, 5000 % 64});
-  CHECK(result.reason.find("nan") != std::string::npos);
-  for (const float wrong : {kNan, kInf, -kInf}) {
-    e.lse[200] = wrong;
-    CHECK_FALSE(e.check_lse().pass);
-    CHECK(e.check_lse().worst_index == std::array<int64_t, 4>{0, 1, 72, 0});
+TEST_CASE("the worst element is named: batch, head, row and column", "[check]") {
+  Case c = make_case(6, 5, 4, 2);
+  c.problem.batch = 2;
+  c.problem.heads = 3;
+  const Reference r = c.reference(false);
+  for (const float wrong : {kNan, kInf, -kInf, 7.0f}) {
+    INFO(wrong);
+    std::vector<float> o = rounded(r.o.value), lse = rounded(r.lse.value);
+    o[(4 * 5 + 3) * 2 + 1] = lse[4 * 5 + 3] = wrong;  // head 4 of 6: batch 1, head 1
+    const CheckResult of_o = check_output("o", c.problem, o, r.o, {}, false),
+                      of_lse = check_output("lse", c.problem, lse, r.lse, {}, false);
+    CHECK_FALSE((of_o.pass || of_lse.pass));
+    CHECK(of_o.worst_index == std::array<int64_t, 4>{1, 1, 3, 1});
+    CHECK(of_lse.worst_index == std::array<int64_t, 4>{1, 1, 3, 0});
+    CHECK(std::isinf(of_o.worst) == (wrong != 7));
+    if (wrong == 7) CHECK(of_o.max_abs == Approx(7 - r.o.value[(4 * 5 + 3) * 2 + 1]));
+    if (std::isnan(wrong)) CHECK(of_o.reason.find("nan") != std::string::npos);
   }
 }
 
@@ -181,33 +187,6 @@ TEST_CASE("comparer_rejects_a_scale_off_by_1e-5", "[check]") {
   }
 }
 
-TEST_CASE("comparer_rejects_top_left_mask", "[check]") {
-  const Case c = make_case(1, 2, 5, 16, true);
-  const Reference reference = c.reference(false);
-  std::vector<float> o = rounded(reference.o.value);
-  const Case first_keys = [&] {  // query i sees keys 0..i
-    Case t = make_case(1, 2, 2, 16, true);
-    t.q = c.q;
-    std::copy_n(c.k.begin(), 32, t.k.begin());
-    std::copy_n(c.v.begin(), 32, t.v.begin());
-    return t;
-  }();
-  CHECK(check_output("o", c.problem, o, reference.o, {}, false).pass);
-  CHECK_FALSE(check_output("o", c.problem, rounded(first_keys.reference(false).o.value), reference.o, {}, false).pass);
-}
-
-TEST_CASE("comparer_rejects_one_element_off_by_1_percent", "[check]") {
-  Edited e;
-  size_t at = 7777;
-  while (std::abs(e.o[at]) < 0.1f) ++at;  // an output that happens to be near 0 has room for 1 % of itself
-  e.o[at] *= 1.01f;
-  const CheckResult result = e.check_o();
-  CHECK_FALSE(result.pass);
-  const auto n = static_cast<int64_t>(at);
-  CHECK(result.worst_index == std::array<int64_t, 4>{0, n / 8192, n / 64 % 128, n % 64});
-  CHECK(result.max_abs == Approx(std::abs(e.o[at]) * 0.01 / 1.01).epsilon(1e-3));
-}
-
 TEST_CASE("comparer_rejects_empty_comparison", "[check]") {
   Edited e;
   Selection nothing;
@@ -246,6 +225,15 @@ TEST_CASE("rows without a key: minus infinity equals itself and zero must be zer
   CHECK_FALSE(passes("o", o, r.o));
   dq[0] = kNan;
   CHECK_FALSE(passes("dq", dq, r.dq));
+  // In 16 bits too, where numbers near 0 are given half of the smallest one.
+  const Case half = in_half(c, Dtype::fp16);
+  const Reference of_half = half.reference();
+  HalfOutputs out = half_attention(half, Pairs::on_chip);
+  CHECK(check_output("o", half.problem, out.o, of_half.o, {}, false).pass);
+  CHECK(check_output("dq", half.problem, out.dq, of_half.dq, {}, false).pass);
+  out.o[0] = out.dq[0] = 0x1p-24f;  // the smallest number that is not 0
+  CHECK_FALSE(check_output("o", half.problem, out.o, of_half.o, {}, false).pass);
+  CHECK_FALSE(check_output("dq", half.problem, out.dq, of_half.dq, {}, false).pass);
 }
 
 TEST_CASE("a gradient that is zero by cancellation has no relative L2", "[check]") {
@@ -297,10 +285,8 @@ TEST_CASE("a sampled check compares the listed rows", "[check]") {
   CHECK(failed.worst_index == std::array<int64_t, 4>{0, hit.head, hit.row, 7});
 }
 
-TEST_CASE("the tolerance grows beyond 4096 tokens", "[check]") {
-  Problem p;
-  p.seqlen_q = 1;
-  p.seqlen_k = 4096;
+TEST_CASE("the tolerance grows beyond 4096 tokens in fp32 alone", "[check]") {
+  Problem p{.seqlen_q = 1, .seqlen_k = 4096};
   CHECK(tolerance(p) == 1e-6);
   CHECK(l2_bound(p, "lse") == 1e-6);
   CHECK(l2_bound(p, "dk") == 2e-6);
@@ -310,23 +296,102 @@ TEST_CASE("the tolerance grows beyond 4096 tokens", "[check]") {
   CHECK(*l2_bound(p, "dv") == Approx(4e-6));
   p.seqlen_q = 65536;
   CHECK(tolerance(p) == Approx(4e-6));
+  p.dtype = Dtype::fp16;
+  CHECK(tolerance(p) == 0x1p-10);
+  p.dtype = Dtype::bf16;
+  CHECK(tolerance(p) == 0x1p-7);
+  CHECK_FALSE(l2_bound(p, "o").has_value());
 }
 
 TEST_CASE("the verdict claims nothing for huge scores", "[check]") {
   const Reference huge = make_case(1, 1, 1, 64, false, "const:133120").reference(false);
   CHECK(verdict(true, Dtype::fp32, huge) == "PASS, 1e-6 not claimed: scores up to 1.42e+11");
+  CHECK(verdict(true, Dtype::bf16, huge).find("PASS, 2u of bf16 not claimed: scores up to ") == 0);
   CHECK(verdict(false, Dtype::fp32, huge) == "FAIL");
   const Reference usual = make_case(1, 64, 64, 64).reference(false);
   CHECK(verdict(true, Dtype::fp32, usual) == "PASS");
   CHECK(usual.mean_weight == Approx(1.7).margin(0.1));
 }
 
-TEST_CASE("batches and heads are told apart in the index of the worst element", "[check]") {
-  Case c = make_case(6, 5, 4, 2);
-  c.problem.batch = 2;
-  c.problem.heads = 3;
+TEST_CASE("half: a correct attention passes, with pairs on chip and stored", "[check]") {
+  std::vector<std::pair<std::string, Case>> cases;
+  for (const std::string& name : half_golden_cases()) cases.emplace_back(name, read_golden(name));
+  for (const std::string init : {"randn", "abs", "randn:4", "randn:0.05", "const:3"}) {
+    for (const auto& [nq, nk, d, causal] :
+         {std::tuple{1, 1, 64, false},
+          {2, 3, 64, true},
+          {9, 9, 40, true},
+          {33, 70, 16, true},
+          {130, 70, 128, true},
+          {192, 192, 64, false},
+          {257, 257, 64, true}})
+      cases.emplace_back(init + " " + std::to_string(nq) + "x" + std::to_string(nk) + " d " + std::to_string(d),
+                         make_case(2, nq, nk, d, causal, init));
+  }
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+    for (const auto& [name, in_fp32] : cases) {
+      const Case c = in_half(in_fp32, dtype);
+      const Reference r = c.reference();
+      for (const Pairs pairs : {Pairs::on_chip, Pairs::stored}) {
+        for (const CheckResult& result : check_all(c, r, half_attention(c, pairs), true, pairs == Pairs::stored)) {
+          INFO(name << " " << dtype_name(dtype) << (pairs == Pairs::stored ? " stored, " : " on chip, ")
+                    << result.output << ": worst " << result.worst << " " << result.reason);
+          CHECK(result.pass);
+          CHECK_FALSE(result.l2_judged);
+          CHECK_FALSE(result.l2_bound.has_value());
+          CHECK(result.tolerance == (dtype == Dtype::fp16 ? 0x1p-10 : 0x1p-7));
+          CHECK(result.stored_pairs == (pairs == Pairs::stored));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("half: the true output, rounded, uses at most its own rounding", "[check]") {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+    const Case c = in_half(make_case(2, 70, 90, 32, true), dtype);
+    const Reference r = c.reference();
+    for (const auto& [name, tensor] : {std::pair{"o", &r.o}, {"dq", &r.dq}, {"dk", &r.dk}, {"dv", &r.dv}}) {
+      std::vector<float> values = rounded(tensor->value);
+      round_all(dtype, values);
+      const CheckResult result = check_output(name, c.problem, values, *tensor, {}, true);
+      CHECK(result.pass);
+      CHECK(result.worst <=
+            1.0 / 3 * (1 + 1e-9));  // u |ref| of u |ref| and tol * allowance, which is at least 2u |ref|
+    }
+  }
+}
+
+TEST_CASE("half: the allowance of stored pairs is given to none else, and needed", "[check]") {
+  // Two keys whose scores lie just above and just below the middle of two fp16 numbers: storing them parts them by
+  // 2^-6.
+  Case c = make_case(1, 1, 2, 2, false, "ones");
+  c.problem.softmax_scale = 1;
+  c.k = {16, 0x1p-7f + 0x1p-10f, 16, 0x1p-7f - 0x1p-10f};
+  c.v = {1, 1, -1, -1};
+  c.problem.dtype = Dtype::fp16;
   const Reference r = c.reference(false);
-  std::vector<float> o = rounded(r.o.value);
-  o[(4 * 5 + 3) * 2 + 1] += 1;  // head 4 of 6: batch 1, head 1
-  CHECK(check_output("o", c.problem, o, r.o, {}, false).worst_index == std::array<int64_t, 4>{1, 1, 3, 1});
+  const auto worst = [&](Pairs pairs, bool stored) {
+    return check_output("o", c.problem, half_attention(c, pairs, false).o, r.o, {}, false, stored).worst;
+  };
+  CHECK(worst(Pairs::on_chip, false) < 0.1);
+  CHECK(worst(Pairs::stored, false) > 1.3);
+  CHECK(worst(Pairs::stored, true) < 0.7);
+}
+
+TEST_CASE("half: a scale off by 1 % fails in fp16", "[check]") {
+  for (const std::string init : {"randn", "abs", "randn:4"}) {
+    for (const int n : {64, 300}) {
+      const Case c = in_half(make_case(1, n, n, 64, false, init), Dtype::fp16);
+      const Reference r = c.reference(false);
+      Case off = c;
+      off.problem.softmax_scale *= 1.01f;
+      for (const Pairs pairs : {Pairs::on_chip, Pairs::stored}) {
+        INFO(init << " " << n);
+        const HalfOutputs wrong = half_attention(off, pairs, false);
+        CHECK_FALSE((check_output("o", c.problem, wrong.o, r.o, {}, false, pairs == Pairs::stored).pass &&
+                     check_output("lse", c.problem, wrong.lse, r.lse, {}, false, pairs == Pairs::stored).pass));
+      }
+    }
+  }
 }

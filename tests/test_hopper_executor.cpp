@@ -2,7 +2,6 @@
 // any order, and each
 // mistake planted in it is found, by its name and with the lines of both sides.
 #define ATTN_DEVICE_CPU
-#include <cstring>
 
 #include "common/base/half.h"
 #include "common/tile/view.h"
@@ -14,37 +13,14 @@ namespace attention {
 inline namespace ATTN_DEVICE {
 namespace {
 
+// clang-format off
 enum class Bug {
-  none,
-  no_init_fence,
-  no_sync_after_init,
-  never_initialised,
-  no_wait_full,
-  wrong_parity_full,
-  no_wait_empty,
-  too_many_expected,
-  too_few_expected,
-  extra_arrival,
-  too_few_bytes,
-  too_many_bytes,
-  unannounced,
-  no_begin,
-  no_commit,
-  no_wait,
-  early_use,
-  left_operand_changed,
-  lanes_differ,
-  no_named_sync,
-  wrong_named_count,
-  no_store_fence,
-  no_syncwarp,
-  no_commit_back,
-  no_wait_back,
-  overwritten_stage,
-  budget,
-  bad_descriptor,
-  outside
+  none, no_init_fence, no_sync_after_init, never_initialised, no_wait_full, wrong_parity_full, no_wait_empty,
+  too_many_expected, too_few_expected, extra_arrival, too_few_bytes, too_many_bytes, unannounced, no_begin,
+  no_commit, no_wait, early_use, left_operand_changed, lanes_differ, no_named_sync, wrong_named_count,
+  no_store_fence, no_syncwarp, no_commit_back, no_wait_back, overwritten_stage, budget, bad_descriptor, outside
 };
+// clang-format on
 
 constexpr int kRows = 128, kKeys = 64, kDepth = 64;
 

@@ -164,7 +164,7 @@ TEST_CASE("a counter that is wrong about a kernel of known bytes is not believed
   REQUIRE(silent.measured());
   CHECK_FALSE(silent.together[Counter::hbm_read]);
   CHECK_FALSE(silent.kernels[1][Counter::hbm_write]);
-  CHECK(silent.why_not[0].find("0 bytes of a kernel that reads 1000000") != std::string::npos);
+  CHECK(has(silent.why_not[0], "0 bytes of a kernel that reads 1000000"));
   CHECK(silent.together[Counter::requested_load] == 15180);
 
   const MeasuredTraffic missing =
@@ -198,17 +198,17 @@ TEST_CASE("every refusal of CUPTI is a reason and one line of advice, never an e
           measure(gpu, [&](FakeSession& session) { session.fail_at_pass = pass, session.fail_code = refusal.code; });
       CHECK_FALSE(traffic.measured());
       CHECK(traffic.kernels.empty());
-      CHECK(traffic.reason.find(refusal.reason) != std::string::npos);
-      CHECK(traffic.reason.find("CUPTI error " + std::to_string(refusal.code)) != std::string::npos);
-      CHECK(traffic.advice.find(refusal.advice) != std::string::npos);
-      CHECK((traffic.reason + traffic.advice).find('\n') == std::string::npos);
+      CHECK(has(traffic.reason, refusal.reason));
+      CHECK(has(traffic.reason, "CUPTI error " + std::to_string(refusal.code)));
+      CHECK(has(traffic.advice, refusal.advice));
+      CHECK(!has(traffic.reason + traffic.advice, "\n"));
     }
   }
   FakeGpu gpu;
   CHECK(measure(
             gpu, [](FakeSession&) {}, 1)
             .together[Counter::hbm_read] == 5060);  // told of one launch, two are the whole
-  CHECK(measure(gpu, [](FakeSession&) {}, 0).reason.find("more than the 0 launches") != std::string::npos);
+  CHECK(has(measure(gpu, [](FakeSession&) {}, 0).reason, "more than the 0 launches"));
 }
 
 TEST_CASE("an error of the work itself is no reason: it ends the run") {
@@ -230,10 +230,10 @@ TEST_CASE("ATTN_CUPTI_FAKE_ERROR answers for CUPTI") {
       run_with_flags(*find_step(DeviceKind::cpu, "step04"), {"--device", "cpu", "--seqlen", "64", "--heads", "1"});
   CHECK(result.failures.empty());
   const std::string text = report_text(result);
-  CHECK(text.find("measured  n/a (no permission: ") != std::string::npos);
-  CHECK(text.find("NVreg_RestrictProfilingToAdminUsers=0") != std::string::npos);
-  CHECK(text.find("HBM expected") != std::string::npos);
-  CHECK(text.find("counted: load") != std::string::npos);
+  CHECK(has(text, "measured  n/a (no permission: "));
+  CHECK(has(text, "NVreg_RestrictProfilingToAdminUsers=0"));
+  CHECK(has(text, "HBM expected"));
+  CHECK(has(text, "counted: load"));
   const nlohmann::json json = nlohmann::json::parse(json_text(result));
   for (const nlohmann::json& object : {json["traffic"], json["kernels"][0]})
     for (const std::string key : {"hbm_measured", "l2_to_sm_measured", "requested_measured", "spill"}) {
@@ -250,7 +250,7 @@ TEST_CASE("a hidden libcupti is a reason") {
   INFO(traffic.reason);
   CHECK((traffic.reason == "no library: /no/such/libcupti.so is not found" ||
          traffic.reason == "this program was built without CUPTI"));
-  CHECK(traffic.advice.find("CUDA Toolkit") != std::string::npos);
+  CHECK(has(traffic.advice, "CUDA Toolkit"));
 }
 
 TEST_CASE("the metrics have the names that each chip gives them") {
@@ -282,11 +282,10 @@ TEST_CASE("the report and JSON show what was measured") {
   const RunResult result = a_gpu_run(measured);
   const std::string text = report_text(result);
   INFO(text);
-  CHECK(text.find("9.0 MB") != std::string::npos);
-  CHECK(text.find("measured  HBM read 4000011, write 5000022 · L2→SM n/a · requested: load 51 (formula ") !=
-        std::string::npos);
-  CHECK(text.find("spills: load 66, store 77") != std::string::npos);
-  CHECK(text.find("n/a above: this chip has no such counter") != std::string::npos);
+  CHECK(has(text, "9.0 MB"));
+  CHECK(has(text, "measured  HBM read 4000011, write 5000022 · L2→SM n/a · requested: load 51 (formula "));
+  CHECK(has(text, "spills: load 66, store 77"));
+  CHECK(has(text, "n/a above: this chip has no such counter"));
   const nlohmann::json json = nlohmann::json::parse(json_text(result));
   CHECK(json["traffic"]["hbm_measured_bytes"] == 9000033);
   CHECK(json["traffic"]["hbm_measured_by_direction"]["read"] == 4000011);
@@ -323,8 +322,7 @@ TEST_CASE("a rate above the memory's peak is cache-resident") {  // hard case A1
   nothing.reason = "no counters";
   RunResult result = a_gpu_run(nothing);
   result.methods.back().time->median_ms = 1e-6;
-  CHECK(report_text(result).find("of expected bytes over time: cache-resident, this GPU's HBM peaks at 1.0 TB/s") !=
-        std::string::npos);
+  CHECK(has(report_text(result), "of expected bytes over time: cache-resident, this GPU's HBM peaks at 1.0 TB/s"));
   CHECK(nlohmann::json::parse(json_text(result))["traffic"]["hbm_rate"]["label"] == "cache-resident");
 }
 

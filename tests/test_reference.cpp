@@ -1,13 +1,10 @@
-// The float64 reference against what shares nothing with it: PyTorch's float64 (tests/data), closed forms, central
-// differences.
+// The float64 reference against what shares nothing with it: PyTorch's float64 (tests/data), the formulas written out,
+// closed forms.
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "common/base/text.h"
-#include "common/harness/check.h"
-#include "common/harness/options.h"
 #include "tests/catch.h"
 #include "tests/closed_forms.h"
 
@@ -185,40 +182,6 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
   }
 }
 
-TEST_CASE("central differences of the forward give the backward", "[reference]") {
-  for (const auto& [heads, seqlen_q, seqlen_k, d, causal] :
-       {std::tuple{2, 5, 7, 3, false}, {1, 6, 4, 5, true}, {1, 4, 9, 2, true}, {1, 7, 7, 4, true}}) {
-    Case c = make_case(heads, seqlen_q, seqlen_k, d, causal);
-    const Reference r = c.reference();
-    const auto loss = [&] {  // sum of O * dO: its derivatives are the gradients
-      const Reference forward = c.reference(false);
-      double sum = 0;
-      for (size_t n = 0; n < c.d_o.size(); ++n) sum += forward.o.value[n] * c.d_o[n];
-      return sum;
-    };
-    const auto check_gradient = [&](std::vector<float>& input, const std::vector<double>& gradient) {
-      for (size_t n = 0; n < input.size(); ++n) {
-        const float here = input[n], up = here + 1e-3f, down = here - 1e-3f, up2 = here + 2e-3f, down2 = here - 2e-3f;
-        const auto slope = [&](float above, float below) {
-          input[n] = above;
-          const double high = loss();
-          input[n] = below;
-          const double low = loss();
-          input[n] = here;
-          return (high - low) / (static_cast<double>(above) - below);
-        };
-        // The inputs are floats, so a step is 1e-3 and its error, quadratic in it, is removed by a second, doubled step
-        // (Richardson).
-        const double difference = (4 * slope(up, down) - slope(up2, down2)) / 3;
-        CHECK(gradient[n] == Approx(difference).margin(2e-8).epsilon(2e-8));
-      }
-    };
-    check_gradient(c.q, r.dq.value);
-    check_gradient(c.k, r.dk.value);
-    check_gradient(c.v, r.dv.value);
-  }
-}
-
 TEST_CASE("mask_2x5", "[reference]") { CHECK(mask(2, 5) == "11110/11111"); }
 TEST_CASE("mask_5x2", "[reference]") { CHECK(mask(5, 2) == "00/00/00/10/11"); }
 
@@ -307,13 +270,7 @@ TEST_CASE("a sampled reference is part of the full one", "[reference]") {
 }
 
 TEST_CASE("sample_rows takes the corners, the tile edges and the rest at random", "[reference]") {
-  Problem p;
-  p.batch = 2;
-  p.heads = 3;
-  p.seqlen_q = 1000;
-  p.seqlen_k = 700;
-  p.causal = true;
-  p.tile = {128, 32};
+  const Problem p{.batch = 2, .heads = 3, .seqlen_q = 1000, .seqlen_k = 700, .causal = true, .tile = {128, 32}};
   const Selection rows = sample_rows(p, 64, 5, true, true);
   CHECK_FALSE(rows.full);
   CHECK(rows.queries.size() == 64);
@@ -340,13 +297,9 @@ TEST_CASE("sample_rows takes the corners, the tile edges and the rest at random"
 }
 
 TEST_CASE("choose_selection keeps to the budget", "[reference]") {
-  Problem small;
-  small.heads = 2;
-  small.seqlen_q = small.seqlen_k = 512;
+  const Problem small{.heads = 2, .seqlen_q = 512, .seqlen_k = 512},
+      large{.heads = 16, .seqlen_q = 131072, .seqlen_k = 131072};
   CHECK(choose_selection(small, true, 2, 4e9, 64, 1).full);
-  Problem large = small;
-  large.heads = 16;
-  large.seqlen_q = large.seqlen_k = 131072;
   const Selection forward = choose_selection(large, false, 2, 4e9, 64, 1);
   CHECK_FALSE(forward.full);
   CHECK(forward.queries.size() == 64);

@@ -43,21 +43,12 @@ DeviceFigures made_up_gpu() {
 }
 
 Problem of(Dtype dtype, int head_dim, bool on_tensor_cores = false) {
-  Problem p;
-  p.dtype = dtype;
-  p.head_dim = head_dim;
-  p.on_tensor_cores = on_tensor_cores;
-  return p;
+  return {.head_dim = head_dim, .dtype = dtype, .on_tensor_cores = on_tensor_cores};
 }
 
 Problem problem(int64_t heads, int64_t n, int head_dim) {
-  Problem p;
-  p.heads = heads;
-  p.seqlen_q = p.seqlen_k = n;
-  p.head_dim = head_dim;
-  p.softmax_scale = 0.125f;
-  p.tile = {128, 64};
-  return p;
+  return {
+      .heads = heads, .seqlen_q = n, .seqlen_k = n, .head_dim = head_dim, .softmax_scale = 0.125f, .tile = {128, 64}};
 }
 
 void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }

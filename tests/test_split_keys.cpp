@@ -67,15 +67,14 @@ void parts_that_weigh_nothing(Device& device) {
 }
 
 Problem problem_of(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, Dtype dtype, bool causal = false) {
-  Problem p;
-  p.heads = heads;
-  p.seqlen_q = seqlen_q;
-  p.seqlen_k = seqlen_k;
-  p.head_dim = head_dim;
-  p.causal = causal;
-  p.dtype = dtype;
-  p.sram_limit = 232448;
-  p.multiprocessors = 132;
+  Problem p{.heads = heads,
+            .seqlen_q = seqlen_q,
+            .seqlen_k = seqlen_k,
+            .head_dim = head_dim,
+            .causal = causal,
+            .dtype = dtype,
+            .sram_limit = 232448,
+            .multiprocessors = 132};
   p.tile = tiles_that_fit(step09(), p).front();
   return p;
 }

@@ -134,7 +134,7 @@ TEST_CASE("a tile that does not fit shows the bytes it needs and those there are
     ++too_large;
     CHECK(tile.method().not_run ==
           "asks for " + std::to_string(tile.tile.sram_bytes) + " bytes of SRAM per block, 65536 are allowed");
-    CHECK(sweep_text(swept).find(tile.method().not_run) != std::string::npos);
+    CHECK(has(sweep_text(swept), tile.method().not_run));
     CHECK_FALSE(tile.method().time);
     CHECK(total(tile.method().requested()) > 0);
   }
@@ -162,7 +162,7 @@ TEST_CASE("a wrong tile fails by name, and the sweep goes on") {
   CHECK(swept.failures()[1].find("16x32: forward: o") == 0);
   CHECK(swept.find({16, 32})->verified() == false);
   CHECK(swept.find({64, 64})->verified() == true);
-  CHECK(sweep_text(swept).find("FAIL      16x32: forward: o") != std::string::npos);
+  CHECK(has(sweep_text(swept), "FAIL      16x32: forward: o"));
   const Json json = Json::parse(sweep_json_text(swept));
   CHECK(json["tiles"][0]["verified"] == false);
   CHECK(json["tiles"][0]["verdict"] == "FAIL");
@@ -173,7 +173,7 @@ TEST_CASE("a wrong tile fails by name, and the sweep goes on") {
 TEST_CASE("--check none passes nothing") {
   const Sweep swept = sweep_short(three_tiles(), {"--check", "none"});
   CHECK_FALSE(swept.tiles.front().verified().has_value());
-  CHECK(sweep_text(swept).find("PASS") == std::string::npos);
+  CHECK(!has(sweep_text(swept), "PASS"));
   CHECK(Json::parse(sweep_json_text(swept))["tiles"][0]["verified_reason"] == "not checked (--check none)");
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("the best is the fastest that passed on a GPU") {
   CHECK(swept.best()->longest_kernel()->kernel == "long");
   const std::string text = sweep_text(swept);
   CHECK(text.find("<- best") == text.rfind("<- best"));
-  CHECK(text.find("best      128x64: 2 ms") != std::string::npos);
+  CHECK(has(text, "best      128x64: 2 ms"));
   const Json json = Json::parse(sweep_json_text(swept));
   CHECK(json["best"] == "128x64");
   CHECK(json["gpu"] == "a GPU");

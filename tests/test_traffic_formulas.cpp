@@ -13,16 +13,14 @@ using namespace attention;
 namespace {
 Problem make_problem(int64_t heads, int64_t seqlen_q, int64_t seqlen_k, int head_dim, bool causal,
                      TileShape tile = {64, 64}) {
-  Problem p;
-  p.heads = heads;
-  p.seqlen_q = seqlen_q;
-  p.seqlen_k = seqlen_k;
-  p.head_dim = head_dim;
-  p.causal = causal;
-  p.softmax_scale = 0.125f;
-  p.tile = tile;
-  p.sram_limit = 232448;  // bytes: a row of step02 fits
-  return p;
+  return {.heads = heads,
+          .seqlen_q = seqlen_q,
+          .seqlen_k = seqlen_k,
+          .head_dim = head_dim,
+          .causal = causal,
+          .softmax_scale = 0.125f,
+          .tile = tile,
+          .sram_limit = 232448};  // bytes: a row of step02 fits
 }
 
 /// HBM bytes of a step's forward, and those of S and P among them.

@@ -1,6 +1,5 @@
 #include "common/base/npy.h"
 
-#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstring>

@@ -10,7 +10,6 @@
 #include "common/base/half.h"
 #include "common/base/tensors.h"
 #include "common/base/text.h"
-#include "common/harness/options.h"
 #include "common/base/parallel.h"
 
 namespace attention {

@@ -15,14 +15,13 @@ constexpr int kCapabilities[] = {
 constexpr int kMostHeadDim = 512;
 
 Problem problem_of(int capability, Dtype dtype, bool on_tensor_cores, int head_dim) {
-  Problem p;
-  p.seqlen_q = p.seqlen_k = 512;
-  p.softmax_scale = 1;
-  p.compute_capability = capability;
-  p.dtype = dtype;
-  p.on_tensor_cores = on_tensor_cores;
-  p.head_dim = head_dim;
-  return p;
+  return {.seqlen_q = 512,
+          .seqlen_k = 512,
+          .head_dim = head_dim,
+          .softmax_scale = 1,
+          .dtype = dtype,
+          .on_tensor_cores = on_tensor_cores,
+          .compute_capability = capability};
 }
 
 /// {"any_up_to": n}, or {"only": [...]}; `served` ascends.

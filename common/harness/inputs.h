@@ -1,7 +1,6 @@
 // The inputs of a run on the host: filled by --init or read by --load.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "common/harness/options.h"

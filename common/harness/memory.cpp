@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "common/harness/device_run.h"
-#include "common/base/error.h"
 
 namespace attention {
 

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "common/base/text.h"
-#include "common/harness/choose.h"
 #include "common/harness/regime.h"
 #include "common/roofline/prediction.h"
 

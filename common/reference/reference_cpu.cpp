@@ -28,9 +28,8 @@ inline __attribute__((always_inline)) void load_vec(Vec& x, const double* from) 
 inline __attribute__((always_inline)) void store_vec(double* to, const Vec& x) { __builtin_memcpy(to, &x, sizeof x); }
 
 /// out[n] += sum_m a[m] B[m][n] and out_abs[n] += sum_m b[m] |B[m][n]| for n < cols (a multiple of kLanes), m < rows.
-inline __attribute__((always_inline)) void signed_and_absolute_body(
-    int64_t rows, int64_t cols, const double* a, const double* b, const double* B, int64_t pitch, double* out,
-    double* out_abs) {
+void signed_and_absolute(int64_t rows, int64_t cols, const double* a, const double* b, const double* B, int64_t pitch,
+                         double* out, double* out_abs) {
   constexpr int kVecs = kLanes / 4;
   const Bits no_sign = Bits{} + 0x7fffffffffffffff;
   for (int64_t n = 0; n < cols; n += kLanes) {
@@ -57,37 +56,35 @@ inline __attribute__((always_inline)) void signed_and_absolute_body(
   }
 }
 
-using SignedAndAbsolute = void(int64_t, int64_t, const double*, const double*, const double*, int64_t, double*,
-                               double*);
-
-void signed_and_absolute_portable(int64_t rows, int64_t cols, const double* a, const double* b, const double* B,
-                                  int64_t pitch, double* out, double* out_abs) {
-  signed_and_absolute_body(rows, cols, a, b, B, pitch, out, out_abs);
-}
-
-#if defined(__x86_64__)
-// The same text with four doubles per instruction instead of two, chosen when the program starts: the build need not
-// know the CPU.
-__attribute__((target("avx2"))) void signed_and_absolute_avx2(
-    int64_t rows, int64_t cols, const double* a, const double* b, const double* B, int64_t pitch, double* out,
-    double* out_abs) {
-  signed_and_absolute_body(rows, cols, a, b, B, pitch, out, out_abs);
-}
-SignedAndAbsolute* const signed_and_absolute =
-    __builtin_cpu_supports("avx2") ? signed_and_absolute_avx2 : signed_and_absolute_portable;
-#else
-SignedAndAbsolute* const signed_and_absolute = signed_and_absolute_portable;
-#endif
-
-/// out_abs[n] += sum_m b[m] |B[m][n]| for n < cols. The sum with signs is done beside it and thrown away: half
-/// precision alone calls this, for the allowance of stored pairs, and a second copy of the inner loop is not worth its
-/// text.
-void absolute(int64_t rows, int64_t cols, const double* b, const double* B, int64_t pitch, double* out_abs) {
-  std::vector<double> thrown_away(cols);
-  signed_and_absolute(rows, cols, b, b, B, pitch, thrown_away.data(), out_abs);
-}
-
 int64_t padded(int64_t cols) { return (cols + kLanes - 1) / kLanes * kLanes; }
+
+/// Rows of an output: sums over rows of the other side of their values, of their allowances and, in half precision, of what
+/// stored pairs add.
+struct Sums {
+  int64_t d, pitch;
+  std::vector<double> value, allowance, stored;
+
+  Sums(int64_t count, int64_t cols, bool half)
+      : d(cols),
+        pitch(padded(cols)),
+        value(count * pitch),
+        allowance(count * pitch),
+        stored(half ? count * pitch : 0) {}
+  /// Adds `rows` rows of B [.., pitch], each by its three coefficients.
+  void add(int64_t at, int64_t rows, const double* of_value, const double* of_allowance, const double* of_stored,
+           const double* B) {
+    signed_and_absolute(rows, pitch, of_value, of_allowance, B, pitch, &value[at * pitch], &allowance[at * pitch]);
+    if (stored.empty()) return;
+    std::vector<double> thrown_away(pitch);  // a second copy of the inner loop, without signs, is not worth its text
+    signed_and_absolute(rows, pitch, of_stored, of_stored, B, pitch, thrown_away.data(), &stored[at * pitch]);
+  }
+  /// Into rows first, first + 1, ...
+  void store(ReferenceTensor& to, int64_t first) const {
+    for (const auto& [from, into] : {std::pair{&value, &to.value}, {&allowance, &to.allowance}, {&stored, &to.stored}})
+      for (int64_t r = 0; r * pitch < static_cast<int64_t>(from->size()); ++r)
+        std::copy_n(&(*from)[r * pitch], d, &(*into)[(first + r) * d]);
+  }
+};
 
 /// `count` rows of a float matrix [.., cols], widened to double.
 struct WideRows {
@@ -127,7 +124,7 @@ struct RowStatistics {
   double weight = 0;      // max(1, max_j |s_ij| / 3, g_i): the part of the gradients' weight that the row shares
   double delta = 0;       // sum_c dO_ic o_ic
   double delta_abs = 0;   // sum_c |dO_ic o_ic|
-  double mean_score = 0;  // sum_j P_ij |s_ij|; in half precision alone
+  double mean_score = 0;  // sum_j P_ij |s_ij|
 };
 
 struct Run {
@@ -153,12 +150,9 @@ class QueryBlock {
       : run_(run),
         head_(rows[0].head),
         count_(static_cast<int64_t>(rows.size())),
-        pitch_(padded(run.d)),
         q_(count_, run.d),
         d_o_(count_, run.d),
-        o_(count_ * pitch_),
-        o_abs_(count_ * pitch_),
-        o_stored_(run.half ? count_ * pitch_ : 0) {
+        o_(count_, run.d, run.half) {
     for (int64_t r = 0; r < count_; ++r) {
       q_.load(r, run.q(head_, rows[r].row), run.d);
       if (run.backward) d_o_.load(r, run.d_o(head_, rows[r].row), run.d);
@@ -168,7 +162,7 @@ class QueryBlock {
     keys_pitch_ = (keys_ + kTile - 1) / kTile * kTile;
     p_.resize(count_ * keys_pitch_);
     p_weighted_.resize(count_ * keys_pitch_);
-    if (run.half) p_stored_.resize(count_ * keys_pitch_);
+    p_stored_.resize(count_ * keys_pitch_);
   }
 
   void forward() {
@@ -181,14 +175,13 @@ class QueryBlock {
         double allowed[kTile];
         for (int64_t j = 0; j < keys; ++j)
           allowed[j] = weighted(r, j0)[j] + (j0 + j < seen_[r] ? run_.least / statistics_[r].total : 0);
-        signed_and_absolute(keys, pitch_, p(r, j0), allowed, v.row(0), pitch_, &o_[r * pitch_], &o_abs_[r * pitch_]);
-        if (run_.half) absolute(keys, pitch_, stored(r, j0), v.row(0), pitch_, &o_stored_[r * pitch_]);
+        o_.add(r, keys, p(r, j0), allowed, stored(r, j0), v.row(0));
       }
     }
     if (!run_.backward) return;
     for (int64_t r = 0; r < count_; ++r) {
       for (int64_t c = 0; c < run_.d; ++c) {
-        const double term = d_o_.row(r)[c] * o_[r * pitch_ + c];
+        const double term = d_o_.row(r)[c] * o_.value[r * o_.pitch + c];
         statistics_[r].delta += term;
         statistics_[r].delta_abs += std::abs(term);
       }
@@ -197,7 +190,7 @@ class QueryBlock {
 
   /// dQ of the rows and its allowance, into rows first, first + 1, ... of `dq`. After forward().
   void query_gradients(ReferenceTensor& dq, int64_t first) {
-    std::vector<double> sum(count_ * pitch_), sum_abs(count_ * pitch_), sum_stored(run_.half ? count_ * pitch_ : 0);
+    Sums sums(count_, run_.d, run_.half);
     TransposedTile v(run_.d);
     WideRows k(kTile, run_.d);
     for (int64_t j0 = 0; j0 < keys_; j0 += kTile) {
@@ -215,17 +208,16 @@ class QueryBlock {
           // P_ij w_ij becomes P_ij max(w_ij, g_i): w_ij is at least the rest of the row's weight already.
           const double with_lse = std::max(weighted(r, j0)[j], p(r, j0)[j] * statistics_[r].weight + run_.flushed);
           dp_abs[j] = visible ? with_lse * parts + run_.least : 0;
-          if (run_.half) dp_stored[j] = (p(r, j0)[j] + stored(r, j0)[j]) * parts;
+          dp_stored[j] = (p(r, j0)[j] + stored(r, j0)[j]) * parts;
         }
-        signed_and_absolute(keys, pitch_, dp, dp_abs, k.row(0), pitch_, &sum[r * pitch_], &sum_abs[r * pitch_]);
-        if (run_.half) absolute(keys, pitch_, dp_stored, k.row(0), pitch_, &sum_stored[r * pitch_]);
+        sums.add(r, keys, dp, dp_abs, dp_stored, k.row(0));
       }
     }
-    store(dq, first, sum, sum_abs, sum_stored);
+    sums.store(dq, first);
   }
 
   void store_forward(Reference& reference, int64_t first) const {
-    store(reference.o, first, o_, o_abs_, o_stored_);
+    o_.store(reference.o, first);
     for (int64_t r = 0; r < count_; ++r) {
       const double lse = lse_of(statistics_[r]);
       reference.lse.value[first + r] = lse;
@@ -289,7 +281,7 @@ class QueryBlock {
         row.largest = std::max(row.largest, s[j]);
         largest_score_[r] = std::max(largest_score_[r], std::abs(s[j]));
         largest_a_[r] = std::max(largest_a_[r], a[j]);
-        if (run_.half) stored(r, 0)[j] = std::abs(s[j]);
+        stored(r, 0)[j] = std::abs(s[j]);
       }
       for (int64_t j = 0; j < seen_[r]; ++j) row.total += s[j] = std::exp(s[j] - row.largest);
       if (seen_[r] > 0) row.weight = std::max(row_weight(r), run_.lse_share * std::abs(lse_of(row)));
@@ -298,33 +290,23 @@ class QueryBlock {
         a[j] = s[j] * std::max(row_weight(r), a[j] / 3);
         mean_weight_[r] += a[j];
         a[j] += run_.flushed;
-        if (run_.half) row.mean_score += s[j] * stored(r, 0)[j];
+        row.mean_score += s[j] * stored(r, 0)[j];
       }
-      if (run_.half)
-        for (int64_t j = 0; j < seen_[r]; ++j)
-          stored(r, 0)[j] = s[j] * (stored(r, 0)[j] + row.mean_score) + 2 * run_.least;
+      for (int64_t j = 0; j < seen_[r]; ++j)
+        stored(r, 0)[j] = s[j] * (stored(r, 0)[j] + row.mean_score) + 2 * run_.least;
       std::fill(s + seen_[r], s + keys_pitch_, 0.0);
       std::fill(a + seen_[r], a + keys_pitch_, 0.0);
     }
   }
 
-  void store(ReferenceTensor& to, int64_t first, const std::vector<double>& value, const std::vector<double>& allowance,
-             const std::vector<double>& stored) const {
-    for (int64_t r = 0; r < count_; ++r) {
-      std::copy_n(&value[r * pitch_], run_.d, &to.value[(first + r) * run_.d]);
-      std::copy_n(&allowance[r * pitch_], run_.d, &to.allowance[(first + r) * run_.d]);
-      if (run_.half) std::copy_n(&stored[r * pitch_], run_.d, &to.stored[(first + r) * run_.d]);
-    }
-  }
-
   const Run& run_;
-  int64_t head_, count_, pitch_;
+  int64_t head_, count_;
   int64_t keys_ = 0;        // seen by any of the rows
   int64_t keys_pitch_ = 0;  // the same in whole tiles
   std::vector<int64_t> seen_;
   WideRows q_, d_o_;
-  std::vector<double> p_, p_weighted_, p_stored_;  // the last in half precision alone
-  std::vector<double> o_, o_abs_, o_stored_;
+  std::vector<double> p_, p_weighted_, p_stored_;
+  Sums o_;
   std::vector<RowStatistics> statistics_;
   std::vector<double> largest_a_, largest_score_, mean_weight_;
   double largest_dp_ = 0, largest_ds_ = 0;
@@ -334,15 +316,14 @@ class QueryBlock {
 /// `statistics` holds one entry for each query row of this head.
 void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStatistics* statistics, Reference& reference,
                    int64_t first) {
-  const int64_t head = rows[0].head, count = static_cast<int64_t>(rows.size()), d = run.d, pitch = padded(d);
+  const int64_t head = rows[0].head, count = static_cast<int64_t>(rows.size()), d = run.d;
   TransposedTile k(d), v(d);
   for (int64_t j = 0; j < count; ++j) {
     k.load(j, run.k(head, rows[j].row), d);
     v.load(j, run.v(head, rows[j].row), d);
   }
   WideRows q(kTile, d), d_o(kTile, d);
-  std::vector<double> dk(count * pitch), dk_abs(count * pitch), dv(count * pitch), dv_abs(count * pitch);
-  std::vector<double> dk_stored(run.half ? count * pitch : 0), dv_stored(run.half ? count * pitch : 0);
+  Sums dk(count, d, run.half), dv(count, d, run.half);
   // [key][query]: the sums below run over queries.
   std::vector<double> p(kTile * kTile), p_weighted(kTile * kTile), ds(kTile * kTile), ds_abs(kTile * kTile);
   std::vector<double> p_stored(kTile * kTile), ds_stored(kTile * kTile);
@@ -371,25 +352,13 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
         ds_stored[j * kTile + i] = (probability + p_stored[j * kTile + i]) * parts;
       }
     }
-    for (int64_t j = 0; j < count; ++j) {
-      signed_and_absolute(
-          queries, pitch, &p[j * kTile], &p_weighted[j * kTile], d_o.row(0), pitch, &dv[j * pitch], &dv_abs[j * pitch]);
-      signed_and_absolute(
-          queries, pitch, &ds[j * kTile], &ds_abs[j * kTile], q.row(0), pitch, &dk[j * pitch], &dk_abs[j * pitch]);
-      if (!run.half) continue;
-      absolute(queries, pitch, &p_stored[j * kTile], d_o.row(0), pitch, &dv_stored[j * pitch]);
-      absolute(queries, pitch, &ds_stored[j * kTile], q.row(0), pitch, &dk_stored[j * pitch]);
+    for (int64_t at = 0; at < count * kTile; at += kTile) {
+      dv.add(at / kTile, queries, &p[at], &p_weighted[at], &p_stored[at], d_o.row(0));
+      dk.add(at / kTile, queries, &ds[at], &ds_abs[at], &ds_stored[at], q.row(0));
     }
   }
-  for (int64_t j = 0; j < count; ++j) {
-    std::copy_n(&dk[j * pitch], d, &reference.dk.value[(first + j) * d]);
-    std::copy_n(&dk_abs[j * pitch], d, &reference.dk.allowance[(first + j) * d]);
-    std::copy_n(&dv[j * pitch], d, &reference.dv.value[(first + j) * d]);
-    std::copy_n(&dv_abs[j * pitch], d, &reference.dv.allowance[(first + j) * d]);
-    if (!run.half) continue;
-    std::copy_n(&dk_stored[j * pitch], d, &reference.dk.stored[(first + j) * d]);
-    std::copy_n(&dv_stored[j * pitch], d, &reference.dv.stored[(first + j) * d]);
-  }
+  dk.store(reference.dk, first);
+  dv.store(reference.dv, first);
 }
 
 /// Cuts a sorted list into runs of at most `most` rows of one head: the index where each begins, and the list's end.

@@ -93,29 +93,22 @@ inline std::vector<KernelCost> one_pass_cost(const Problem& p, int64_t converted
   const Visits visits = visits_by_key_blocks(p, p.tile.br, p.tile.bc);
   const int64_t padded = p.heads_total() * padded_rows(p), asked_rows = visits.tiles * visits.loop * p.heads_total();
   const int64_t asked_q = visits.rows * p.row(), sums = padded * p.head_dim;
-  return {
-      KernelCost("delta", p)
-          .loads("O", p.Xq(), p.Xq())
-          .loads("dO", p.Xq(), p.Xq())
-          .loads("LSE", p.L(), p.L())
-          .stores("lse2", padded, padded)
-          .stores("delta", padded, padded)
-          .stores("dQ sums", sums, sums),
-      KernelCost("dQ dK dV", p)
-          .loads("K", p.Xk(), p.Xk())
-          .loads("V", p.Xk(), p.Xk())
-          .loads("Q", asked_q, p.Xq())
-          .loads("dO", asked_q, p.Xq())
-          .loads("lse2", asked_rows, padded)
-          .loads("delta", asked_rows, padded)
-          .loads("dQ sums", 0, sums)
-          .stores("dQ sums", asked_rows * p.head_dim, sums)
-          .stores("dK", p.Xk(), p.Xk())
-          .stores("dV", p.Xk(), p.Xk())
-          .multiplies(visits, 5),
-      KernelCost("convert dQ", p)
-          .loads("dQ sums", converted * p.row(), converted * p.row())
-          .stores("dQ", p.Xq(), p.Xq())};
+  return {KernelCost("delta", p)
+              .loads({"O", "dO"}, p.Xq(), p.Xq())
+              .loads("LSE", p.L(), p.L())
+              .stores({"lse2", "delta"}, padded, padded)
+              .stores("dQ sums", sums, sums),
+          KernelCost("dQ dK dV", p)
+              .loads({"K", "V"}, p.Xk(), p.Xk())
+              .loads({"Q", "dO"}, asked_q, p.Xq())
+              .loads({"lse2", "delta"}, asked_rows, padded)
+              .loads("dQ sums", 0, sums)
+              .stores("dQ sums", asked_rows * p.head_dim, sums)
+              .stores({"dK", "dV"}, p.Xk(), p.Xk())
+              .multiplies(visits, 5),
+          KernelCost("convert dQ", p)
+              .loads("dQ sums", converted * p.row(), converted * p.row())
+              .stores("dQ", p.Xq(), p.Xq())};
 }
 
 /// `turns`: words that order the additions, where a fixed order is asked for.

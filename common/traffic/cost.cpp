@@ -17,9 +17,7 @@ int64_t last_visible_key(const Problem& p, int64_t i) {
 int64_t first_seeing_query(const Problem& p, int64_t j) {
   return p.causal ? std::max<int64_t>(0, j - (p.seqlen_k - p.seqlen_q)) : 0;
 }
-}  // namespace
 
-namespace {
 /// The entry of `tensor`, appended when it is new.
 TensorBytes& entry(std::vector<TensorBytes>& bytes, const std::string& tensor) {
   for (TensorBytes& known : bytes)
@@ -35,40 +33,15 @@ int64_t element_bytes(const Problem& p, const std::string& tensor) {
 }
 }  // namespace
 
-KernelCost& KernelCost::loads(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {
-  if (!library) entry(requested, tensor).load += requested_elements * element_bytes(problem_, tensor);
-  entry(hbm, tensor).load += hbm_elements * element_bytes(problem_, tensor);
-  return *this;
-}
-
-KernelCost& KernelCost::stores(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {
-  if (!library) entry(requested, tensor).store += requested_elements * element_bytes(problem_, tensor);
-  entry(hbm, tensor).store += hbm_elements * element_bytes(problem_, tensor);
+KernelCost& KernelCost::moves(int64_t TensorBytes::* way, const std::string& tensor, int64_t requested_elements,
+                              int64_t hbm_elements) {
+  if (!library) entry(requested, tensor).*way += requested_elements * element_bytes(problem_, tensor);
+  entry(hbm, tensor).*way += hbm_elements * element_bytes(problem_, tensor);
   return *this;
 }
 
 KernelCost& KernelCost::multiplies(const Visits& visits, int products) {
   executed_flops += 2 * visits.tiles * visits.own * visits.loop * problem_.row() * products;
-  return *this;
-}
-
-KernelCost& KernelCost::moves_at_least() {
-  hbm_at_least = true;
-  return *this;
-}
-
-KernelCost& KernelCost::by_warpgroups() {
-  warpgroups = true;
-  return *this;
-}
-
-KernelCost& KernelCost::by_copy_engine() {
-  copy_engine = true;
-  return *this;
-}
-
-KernelCost& KernelCost::by_library() {
-  library = true;
   return *this;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -51,18 +52,32 @@ struct KernelCost {
 
   KernelCost(std::string kernel, const Problem& problem) : name(std::move(kernel)), problem_(problem) {}
 
-  /// Elements of a tensor that are asked for, and that must come from (go to) HBM. LSE and delta are always fp32, the
-  /// rest of the problem's dtype.
-  KernelCost& loads(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements);
-  KernelCost& stores(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements);
+  /// Elements of a tensor (of each of several) that are asked for, and that must come from (go to) HBM. LSE and delta are
+  /// always fp32, the rest of the problem's dtype.
+  KernelCost& loads(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {
+    return moves(&TensorBytes::load, tensor, requested_elements, hbm_elements);
+  }
+  KernelCost& stores(const std::string& tensor, int64_t requested_elements, int64_t hbm_elements) {
+    return moves(&TensorBytes::store, tensor, requested_elements, hbm_elements);
+  }
+  KernelCost& loads(std::initializer_list<const char*> tensors, int64_t requested_of_each, int64_t hbm_of_each) {
+    for (const char* tensor : tensors) loads(tensor, requested_of_each, hbm_of_each);
+    return *this;
+  }
+  KernelCost& stores(std::initializer_list<const char*> tensors, int64_t requested_of_each, int64_t hbm_of_each) {
+    for (const char* tensor : tensors) stores(tensor, requested_of_each, hbm_of_each);
+    return *this;
+  }
   /// `products` tile products of own x loop x head_dim on each visited tile of every head.
   KernelCost& multiplies(const Visits& visits, int products = 1);
-  KernelCost& moves_at_least();  // sets hbm_at_least
-  KernelCost& by_copy_engine();  // sets copy_engine
-  KernelCost& by_warpgroups();   // sets warpgroups
-  KernelCost& by_library();      // sets library; from here on the requested elements are passed over
+  KernelCost& moves_at_least() { return hbm_at_least = true, *this; }
+  KernelCost& by_copy_engine() { return copy_engine = true, *this; }
+  KernelCost& by_warpgroups() { return warpgroups = true, *this; }
+  KernelCost& by_library() { return library = true, *this; }  // from here on the requested elements are passed over
 
  private:
+  KernelCost& moves(int64_t TensorBytes::* way, const std::string& tensor, int64_t requested_elements,
+                    int64_t hbm_elements);
   Problem problem_;
 };
 

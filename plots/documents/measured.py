@@ -30,7 +30,6 @@ DEFINITION = re.compile(r"^\[([\w.-]+)\]: \S*?results/([\w.-]+)\.json \"([^\"]*)
 # What a selector leaves out: the headline's length, no mask, the forward, the measured sizes, fp32 on CUDA cores.
 DEFAULTS = {"seqlen": 4096, "causal": False, "pass": "forward", "set": "sizes", "product": CUDA_CORES}
 SELECTORS = ("gpu", "method", "product", "dtype", "batch", "heads", "seqlen", "head_dim", "causal", "pass", "set")
-PROFILES = pathlib.Path("docs", "results", "profiler")
 
 
 # ---- words
@@ -105,30 +104,10 @@ TABLES = {
 }
 
 
-def profiler_lines(text):
-    """The lines of ncu's output that a document may show: none that names a process or a path of the machine, none of
-    its warnings, no rule of a table."""
-    hidden = re.compile(r"==(?:PROF|WARNING)==|\[\d+\] |.*Warning:|\s*-+ -+ -+\s*$")
-    return [line.rstrip() for line in text.splitlines() if not hidden.match(line)]
-
-
-def profile(root, words):
-    """A profiler's stored output, docs/results/profiler/<step>.txt."""
-    step = parse(words, ("step",))[1].get("step")
-    if step is None or not re.fullmatch(r"\w+", step):
-        raise ResultsError("results:profile: step=step04 names the stored output")
-    path = pathlib.Path(root, PROFILES, f"{step}.txt")
-    if not path.is_file():
-        return f"n/a: not profiled ({PROFILES / path.name} does not exist)"
-    return "\n".join(["```console", *"\n".join(profiler_lines(read_text(path))).strip("\n").split("\n"), "```"])
-
-
-def block(root, results, name, words):
+def block(results, name, words):
     """What belongs between the markers."""
-    if name == "profile":
-        return f"\n{profile(root, words)}\n"
     if name not in TABLES:
-        raise ResultsError(f"results:{name}: not one of {', '.join(TABLES)}, profile")
+        raise ResultsError(f"results:{name}: not one of {', '.join(TABLES)}")
     lines = TABLES[name](results, words)
     return f"\n{result_tables.NOTHING if lines is None else result_tables.markdown(lines)}\n"
 
@@ -156,7 +135,7 @@ def outside_code(pattern, text):
     return [m for m in pattern.finditer(text) if not any(begin <= m.start() < end for begin, end in code)]
 
 
-def places(root, text, results):
+def places(text, results):
     """(begin, end, what stands there, what belongs there) of all blocks and figures. Raises ResultsError, its line
     number in front, for a marker without its other half and for words that choose nothing."""
 
@@ -171,7 +150,7 @@ def places(root, text, results):
         if sum(half.start() in (match.start(), match.end(3)) for match in blocks) != 1:
             raise ResultsError(f"{line_of(text, half.start())}: a marker without its other half")
     for match in blocks:
-        yield *match.span(3), match[3], generated(match.start(), block, root, results, match[1], match[2])
+        yield *match.span(3), match[3], generated(match.start(), block, results, match[1], match[2])
     definitions = {match[1]: match for match in outside_code(DEFINITION, text)}
     used = set()
     for match in outside_code(FIGURE, text):
@@ -207,7 +186,7 @@ def renew(root, results, write):
         name, text = str(path.relative_to(root)), read_text(path)
         new, end = [], 0
         try:
-            for begin, after, old, now in sorted(places(root, text, results)):
+            for begin, after, old, now in sorted(places(text, results)):
                 new += [text[end:begin], now]
                 end = after
                 for n, was, becomes in differing_lines(old, now):

@@ -15,7 +15,6 @@ import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from plots.documents.measured import PROFILES, profiler_lines
 from plots.script import REPOSITORY, OneLineParser, Stop, call, end_with, last_line, read_text, write_whole
 
 
@@ -30,9 +29,12 @@ def commands(repository):
 
 
 def profiler_part(step, output):
-    """The kernels and their metrics: what follows the step's own report. Empty when ncu found no kernel."""
+    """The kernels and their metrics, which follow the step's own report: no line that names a process or a path of the
+    machine, no warning, no rule of a table. Empty when ncu found no kernel."""
+    hidden = re.compile(r"==(?:PROF|WARNING)==|\[\d+\] |.*Warning:|\s*-+ -+ -+\s*$")
     kernels = output.partition(f"] {step}@")[2].partition("\n")[2]
-    return "\n".join([step, *profiler_lines(kernels)]).rstrip() + "\n" if kernels else ""
+    lines = [line.rstrip() for line in kernels.splitlines() if not hidden.match(line)]
+    return "\n".join([step, *lines]).rstrip() + "\n" if kernels else ""
 
 
 def main():
@@ -40,7 +42,7 @@ def main():
     parser.add_argument(
         "--folder", type=pathlib.Path, default=REPOSITORY / "build", help="where the executables are (build)"
     )
-    parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / PROFILES)
+    parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "docs" / "results" / "profiler")
     options = parser.parse_args()
     if not options.folder.is_dir():
         raise Stop(f"{options.folder}: no such folder")

@@ -257,11 +257,7 @@ UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "GB/s": 1e9, "TB/s
 
 def value_of(results, field, wanted):
     """The value of a field of the row that fits, of its GPU (`device.`, `versions.`, ...), of its tile sweep (`sweep.`)
-    or of the model (`model.`), or the sum of several ("kernels.scores.time_ms+kernels.values.time_ms"). None where it
-    is missing."""
-    if "+" in field:
-        values = [value_of(results, part, wanted) for part in field.split("+")]
-        return None if None in values else sum(values)
+    or of the model (`model.`). None where it is missing."""
     top = field.split(".")[0]
     if top in ("device", "versions", "commit", "date", "sweep"):
         result = results.get(wanted.get("gpu"))

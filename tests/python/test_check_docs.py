@@ -54,6 +54,8 @@ The paper says 7.3 ms and 4.4 GB. <!-- typed: arXiv 2205.14135, Figure 2 -->
 [1]: results/none.json "time.median_ms method=step04"
 """
 SOURCE = "// one\n// two\nint main() {\n  // four\n  add(a,\n      b);\n}\n"
+NO_RESULTS = {"schema": "attention-results-2", "gpu": "none", "date": "", "commit": "", "versions": {}, "rows": []}
+NO_RESULTS |= {"sweeps": []}
 # Stands for a step: it knows --seqlen and --plan.
 PROGRAM = """#!/bin/sh
 while [ $# -gt 0 ]; do
@@ -83,20 +85,7 @@ class Made(unittest.TestCase):
             ("README.md", README),
             ("docs/page.md", PAGE),
             ("docs/picture.svg", "<svg/>"),
-            (
-                "docs/results/none.json",
-                json.dumps(
-                    {
-                        "schema": "attention-results-2",
-                        "gpu": "none",
-                        "date": "",
-                        "commit": "",
-                        "versions": {},
-                        "rows": [],
-                        "sweeps": [],
-                    }
-                ),
-            ),
+            ("docs/results/none.json", json.dumps(NO_RESULTS)),
             ("src/main.cu", SOURCE),
             ("src/tool.py", ""),
             ("plots/tool.py", 'add_argument("--flag")'),
@@ -120,8 +109,13 @@ class Made(unittest.TestCase):
                 code = end.code
         return code, text.getvalue()
 
-    def planted(self, name, was, now, line, what, *flags):
-        """Changes a file; exactly one fault must be told, at that line, in these words. Changes it back."""
+    def planted(self, only, name, faults):
+        """Changes a file by each of [(was, now, line, what)] in turn; exactly one fault must be told by the check `only`,
+        at that line, in these words."""
+        for was, now, line, what in faults:
+            self.plant(name, was, now, f"{name if name.endswith('.md') else 'README.md'}:{line}", what, "--only", only)
+
+    def plant(self, name, was, now, line, what, *flags):
         path = self.root / name
         whole = path.read_text(encoding="utf-8")
         self.assertEqual(whole.count(was), 1, was)
@@ -143,34 +137,27 @@ class Faults(Made):
         self.assertIn("2 documents, 0 faults", out)
 
     def test_links(self):
-        for was, now, line, what in (
+        faults = (
             ("(docs/page.md)", "(docs/pages.md)", 2, "no such file"),
             ("page.md#two-words--and-code", "page.md#two-words-and-code", 2, "no such heading"),
             ("(#a-title)", "(#the-title)", 2, "no such heading"),
             ("docs/picture.svg", "docs/picture.png", 3, "no such file"),
             ("`int main()`](src/main.cu", "`int main()`](src/main.cu#L3", 3, "not its line"),
             ("(docs)", "(../..)", 2, "no such file"),
-        ):
-            self.planted("README.md", was, now, f"README.md:{line}", what, "--only", "links")
+        )
+        self.planted("links", "README.md", faults)
         self.write("docs/alone.md", "# Alone\n")
         self.assertEqual(self.check("--only", "links"), (1, "docs/alone.md:1: no link leads here from README.md\n"))
 
     def test_code(self):
-        self.planted(
-            "README.md",
-            "`int main()`",
-            "`int\nmain2()`",
-            "README.md:4",
-            "`int main2()` does not stand in src/main.cu",
-            "--only",
-            "code",
-        )
-        self.planted("src/main.cu", "b);", "c);", "README.md:3", "`add(a, b)` does not stand", "--only", "code")
+        was = ("`int main()`", "`int\nmain2()`", 4, "`int main2()` does not stand in src/main.cu")
+        self.planted("code", "README.md", [was])
+        self.planted("code", "src/main.cu", [("b);", "c);", 3, "`add(a, b)` does not stand")])
         self.write("src/main.cu", 8 * "// added\n" + SOURCE)  # wherever it stands
         self.assertEqual(self.check("--only", "code"), (0, ""))
 
     def test_commands(self):
-        for was, now, line, what in (
+        faults = (
             ("--seqlen 64\n", "--seqlens 64\n", 7, "exit code 2: --seqlens: unknown flag"),
             ("make step04 &&", "make step05 &&", 7, "make step05: not built"),
             ("make step04 &&", "make test &&", 7, "show it as console"),
@@ -188,8 +175,8 @@ class Faults(Made):
             ("`[not a link](nowhere.md)`", "`./step04 --speed`", 4, "--speed: unknown flag"),
             ("`[not a link](nowhere.md)`", "\n    ./step04 --speed", 5, "--speed: unknown flag"),
             ("`[not a link](nowhere.md)`", "`make tee`", 4, "no rule to make target"),
-        ):
-            self.planted("README.md", was, now, f"README.md:{line}", what, "--only", "commands")
+        )
+        self.planted("commands", "README.md", faults)
         (self.root / "build/step04").unlink()
         self.assertEqual(self.check()[0], 2, "without programs nothing has been checked")
 
@@ -216,53 +203,20 @@ class Faults(Made):
         self.assertEqual(check_docs.missing_line(["b", "a"], "a\nb"), 1, "in order")
 
     def test_figures(self):
-        self.planted(
-            "docs/page.md", "[n/a]", "[2.5]", "docs/page.md:6", "has '2.5', the results give 'n/a'", "--only", "figures"
-        )
+        self.planted("figures", "docs/page.md", [("[n/a]", "[2.5]", 6, "has '2.5', the results give 'n/a'")])
 
     def test_typed(self):
-        self.planted(
-            "docs/page.md",
-            " <!-- typed: arXiv 2205.14135, Figure 2 -->",
-            "",
-            "docs/page.md:7",
-            "'7.3 ms' is typed",
-            "--only",
-            "typed",
+        text = "Text about 3 MB and 64x64."
+        faults = (
+            (" <!-- typed: arXiv 2205.14135, Figure 2 -->", "", 7, "'7.3 ms' is typed"),
+            ("typed: arXiv 2205.14135, Figure 2", "typed:", 7, "is typed"),
+            (text, "It runs at 4.24 TB/s.", 3, "'4.24 TB/s' is typed"),
+            (text, "It is 1.6x faster.", 3, "'1.6x faster' is typed"),
+            (text, "11 to 31 times as fast", 3, "'31 times as fast' is typed"),
+            (text, "300 TFLOP/s", 3, "'300 TFLOP/s' is typed"),
+            (text, "It takes 2 ms, says `<!-- typed: me -->`.", 3, "'2 ms' is typed"),
         )
-        self.planted(
-            "docs/page.md",
-            "typed: arXiv 2205.14135, Figure 2",
-            "typed:",
-            "docs/page.md:7",
-            "is typed",
-            "--only",
-            "typed",
-        )
-        for text, what in (
-            ("It runs at 4.24 TB/s.", "4.24 TB/s"),
-            ("It is 1.6x faster.", "1.6x faster"),
-            ("11 to 31 times as fast", "31 times as fast"),
-            ("300 TFLOP/s", "300 TFLOP/s"),
-        ):
-            self.planted(
-                "docs/page.md",
-                "Text about 3 MB and 64x64.",
-                text,
-                "docs/page.md:3",
-                f"{what!r} is typed",
-                "--only",
-                "typed",
-            )
-        self.planted(
-            "docs/page.md",
-            "Text about",
-            "It takes 2 ms, says `<!-- typed: me -->`. Text about",
-            "docs/page.md:3",
-            "'2 ms' is typed",
-            "--only",
-            "typed",
-        )
+        self.planted("typed", "docs/page.md", faults)
 
     def test_terms(self):
         self.write(
