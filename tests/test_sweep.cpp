@@ -75,15 +75,13 @@ SweptTile gpu_tile(TileShape shape, double ms, bool right = true) {
 TEST_CASE("a sweep runs every tile of every step, and each asks for what --plan says of it") {
   for (const std::string& id : registered_steps(DeviceKind::cpu)) {
     const Step& step = *find_step(DeviceKind::cpu, id);
-    for (const auto& [dtype, head_dim] :
-         {std::pair{"fp32", "64"}, {"fp16", "40"}, {"bf16", "64"}, {"fp32", "128"}, {"fp16", "128"}, {"fp16", "256"}}) {
+    constexpr Dtype fp32 = Dtype::fp32, fp16 = Dtype::fp16;
+    for (const auto& [type, head_dim] :
+         {std::pair{fp32, "64"}, {fp16, "40"}, {Dtype::bf16, "64"}, {fp32, "128"}, {fp16, "128"}, {fp16, "256"}}) {
+      const char* dtype = dtype_name(type);
       INFO(id << " " << dtype << " d " << head_dim);
-      if (step.default_dtype != Dtype::fp32 && std::string(dtype) == "fp32") continue;  // refused
-      Problem asked;
-      asked.seqlen_q = 70, asked.seqlen_k = 133, asked.head_dim = std::stoi(head_dim);
-      asked.dtype = std::string(dtype) == "fp32"   ? Dtype::fp32
-                    : std::string(dtype) == "fp16" ? Dtype::fp16
-                                                   : Dtype::bf16;
+      if (step.default_dtype != fp32 && type == fp32) continue;  // refused
+      const Problem asked{.seqlen_q = 70, .seqlen_k = 133, .head_dim = std::stoi(head_dim), .dtype = type};
       if (!refusal(step, asked).empty()) continue;
       const std::vector<const char*> flags = {
           "--heads", "1",   "--seqlen-q", "70",     "--seqlen-k",     "133", "--causal",

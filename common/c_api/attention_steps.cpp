@@ -11,6 +11,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "build_info.h"
 #include "common/harness/choose.h"
@@ -105,13 +107,13 @@ void require(const char* name, const void* address, int64_t alignment = kTensorA
     throw BadArguments(fmt::format("{} is not aligned to {} bytes", name, alignment));
 }
 
-Tensors make_tensors(const Call& call, const AttentionTensors* t, void* memory) {
+/// `gradients`: the tensors of a backward too.
+Tensors make_tensors(const Call& call, const AttentionTensors* t, void* memory, bool gradients = false) {
   if (!t) throw BadArguments("a null pointer where the tensors are needed");
-  require("q", t->q);
-  require("k", t->k);
-  require("v", t->v);
-  require("o", t->o);
-  require("lse", t->lse);
+  std::vector<std::pair<const char*, const void*>> needed = {
+      {"q", t->q}, {"k", t->k}, {"v", t->v}, {"o", t->o}, {"lse", t->lse}};
+  if (gradients) needed.insert(needed.end(), {{"d_o", t->d_o}, {"dq", t->dq}, {"dk", t->dk}, {"dv", t->dv}});
+  for (const auto& [name, address] : needed) require(name, address);
   Workspace workspace = lay_out(call);
   if (workspace.bytes > 0) require("workspace", memory, kWorkspaceAlignment);
   const auto scratch = [memory, workspace = std::move(workspace)](const std::string& name) -> void* {
@@ -120,12 +122,11 @@ Tensors make_tensors(const Call& call, const AttentionTensors* t, void* memory) 
   return {t->q, t->k, t->v, t->o, t->lse, t->d_o, t->dq, t->dk, t->dv, scratch};
 }
 
-void require_backward(const Call& call, const AttentionTensors* t) {
-  if (!call.method->backward) throw BadArguments(fmt::format("\"{}\" is not a backward", call.method->name));
-  require("d_o", t->d_o);
-  require("dq", t->dq);
-  require("dk", t->dk);
-  require("dv", t->dv);
+Call make_backward_call(const char* step, const char* method, const AttentionProblem* problem) {
+  if (!method) throw BadArguments("a null pointer where a method's name is needed");
+  Call call = make_call(step, method, problem);
+  if (!call.method->backward) throw BadArguments(fmt::format("\"{}\" is not a backward", method));
+  return call;
 }
 
 /// Runs `work`, one call at a time; an exception becomes its exit code and its line.
@@ -171,9 +172,7 @@ int attention_forward(const char* step, const AttentionProblem* problem, const A
 int attention_backward_prepare(const char* step, const char* method, const AttentionProblem* problem,
                                const AttentionTensors* tensors, void* workspace, char* error, int error_size) {
   return guarded(error, error_size, [&] {
-    if (!method) throw BadArguments("a null pointer where a method's name is needed");
-    const Call call = make_call(step, method, problem);
-    if (!call.method->backward) throw BadArguments(fmt::format("\"{}\" is not a backward", method));
+    const Call call = make_backward_call(step, method, problem);
     if (call.method->prepare) call.method->prepare(call.problem, make_tensors(call, tensors, workspace));
   });
 }
@@ -181,11 +180,8 @@ int attention_backward_prepare(const char* step, const char* method, const Atten
 int attention_backward(const char* step, const char* method, const AttentionProblem* problem,
                        const AttentionTensors* tensors, void* workspace, char* error, int error_size) {
   return guarded(error, error_size, [&] {
-    if (!method) throw BadArguments("a null pointer where a method's name is needed");
-    const Call call = make_call(step, method, problem);
-    const Tensors t = make_tensors(call, tensors, workspace);
-    require_backward(call, tensors);
-    call.method->run(call.problem, t);
+    const Call call = make_backward_call(step, method, problem);
+    call.method->run(call.problem, make_tensors(call, tensors, workspace, true));
   });
 }
 

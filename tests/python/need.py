@@ -2,10 +2,13 @@
 it as skipped)."""
 
 import importlib.util
+import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
+import unittest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = os.environ.get("ATTN_LIBRARY")  # ctest sets both; else the newest library in build*/, and build/
@@ -30,3 +33,23 @@ def script(path, *flags, python=(), **environment):
         [str(word) for word in words], capture_output=True, encoding="utf-8", errors="replace", env=environment
     )
     return done.returncode, done.stdout, done.stderr
+
+
+class InFolder(unittest.TestCase):
+    """Tests with a folder of their own."""
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = pathlib.Path(holder.name).resolve()
+
+    def write(self, name, value):
+        """A file there: a text, or JSON."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+        return path
+
+    def program(self, name, text):
+        """A shell script there that can be run."""
+        self.write(name, f"#!/bin/sh\n{text}\n").chmod(0o755)

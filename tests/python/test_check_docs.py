@@ -1,15 +1,12 @@
 """plots/documents/check_docs.py: a sound set of documents passes, and each kind of fault is found at its line; so are
 faults planted in the real ones."""
 
-import need  # noqa: F401
+from need import InFolder
 
 import contextlib
 import importlib.util
 import io
-import json
-import pathlib
 import shutil
-import tempfile
 import types
 import unittest
 from unittest import mock
@@ -74,18 +71,17 @@ echo "error 2.1e-07"
 """
 
 
-class Made(unittest.TestCase):
+class Made(InFolder):
     """A repository of a few files."""
 
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.root = pathlib.Path(holder.name).resolve()
+        super().setUp()
+        self.root = self.folder
         for name, text in (
             ("README.md", README),
             ("docs/page.md", PAGE),
             ("docs/picture.svg", "<svg/>"),
-            ("docs/results/none.json", json.dumps(NO_RESULTS)),
+            ("docs/results/none.json", NO_RESULTS),
             ("src/main.cu", SOURCE),
             ("src/tool.py", ""),
             ("plots/tool.py", 'add_argument("--flag")'),
@@ -94,11 +90,6 @@ class Made(unittest.TestCase):
         ):
             self.write(name, text)
         (self.root / "build/step04").chmod(0o755)
-
-    def write(self, name, text):
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
     def check(self, *flags):
         text = io.StringIO()

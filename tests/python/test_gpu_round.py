@@ -1,14 +1,13 @@
 """tests/gpu_round.py on programs that stand for a build's and for the tools: what runs, what fails, what is left
 out."""
 
-from need import REPOSITORY
+from need import REPOSITORY, InFolder
 
 import json
 import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
 from plots import results
@@ -20,28 +19,24 @@ GPU_ROUND = REPOSITORY / "tests" / "gpu_round.py"
 FAKE_STEP = pathlib.Path(__file__).with_name("fake_step.py")
 
 
-class GpuRound(unittest.TestCase):
+class GpuRound(InFolder):
     def round(self, only, **environment):
         """(exit code, stdout and stderr, {log: text})."""
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            tools = {
-                "nvidia-smi": "echo 9.0",
-                "ctest": "echo 100% tests passed; exit ${CTEST-0}",
-                "compute-sanitizer": 'case "$*" in *racecheck*step42*) exit 9;; esac',
-            }
-            fake = f'exec "{sys.executable}" -ES "{FAKE_STEP}"'
-            programs = {step: f'{fake} {step} "$@"' for step in ("step00", "step04", "step42")}
-            for program, text in {**tools, **programs}.items():
-                (folder / program).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-                (folder / program).chmod(0o755)
-            words = [GPU_ROUND, "--folder", folder, "--out", folder / "out", "--only", only]
-            environment |= {"PATH": f"{folder}:{os.environ['PATH']}", "FAKE_STEP_LOG": str(folder / "log")}
-            done = subprocess.run(
-                [sys.executable, *words], capture_output=True, encoding="utf-8", env={**os.environ, **environment}
-            )
-            logs = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("out/*")}
-            return done.returncode, done.stdout + done.stderr, logs
+        fake = f'exec "{sys.executable}" -ES "{FAKE_STEP}"'
+        tools = {
+            "nvidia-smi": "echo 9.0",
+            "ctest": "echo 100% tests passed; exit ${CTEST-0}",
+            "compute-sanitizer": 'case "$*" in *racecheck*step42*) exit 9;; esac',
+        }
+        for program, text in {**tools, **{f"step{n}": f'{fake} step{n} "$@"' for n in ("00", "04", "42")}}.items():
+            self.program(program, text)
+        words = [GPU_ROUND, "--folder", self.folder, "--out", self.folder / "out", "--only", only]
+        environment |= {"PATH": f"{self.folder}:{os.environ['PATH']}", "FAKE_STEP_LOG": str(self.folder / "log")}
+        done = subprocess.run(
+            [sys.executable, *words], capture_output=True, encoding="utf-8", env={**os.environ, **environment}
+        )
+        logs = {path.name: path.read_text(encoding="utf-8") for path in self.folder.glob("out/*")}
+        return done.returncode, done.stdout + done.stderr, logs
 
     def test_passes(self):
         code, text, logs = self.round("figures,tests,steps,edges")

@@ -1,6 +1,6 @@
 """plots/measuring/measure.py on executables that stand for a GPU's: what runs, what is kept, what a row holds."""
 
-from need import BUILD, REPOSITORY, script
+from need import BUILD, REPOSITORY, InFolder, script
 
 import contextlib
 import fcntl
@@ -11,7 +11,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import types
 import unittest
 from unittest import mock
@@ -44,15 +43,11 @@ class FakeTorch:
         pass
 
 
-class Runner(unittest.TestCase):
+class Runner(InFolder):
     def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        super().setUp()
         for name in PROGRAMS:
-            path = self.folder / name
-            path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -ES "{FAKE_STEP}" {name} "$@"\n', encoding="utf-8")
-            path.chmod(0o755)
+            self.program(name, f'exec "{sys.executable}" -ES "{FAKE_STEP}" {name} "$@"')
         self.log, self.out, self.torch = self.folder / "log", self.folder / "out.json", FakeTorch()
         for patch in (
             mock.patch.dict(os.environ, {"FAKE_STEP_LOG": str(self.log)}),
@@ -260,23 +255,19 @@ class TorchProcess(unittest.TestCase):
             self.assertEqual(torch._ask(dict, [("a", 1)]), {"a": 1})
 
 
-class WithoutGpu(unittest.TestCase):
+class WithoutGpu(InFolder):
     """The real steps on the CPU executor."""
 
     def setUp(self):
         if not (BUILD / "step04").is_file():
             self.skipTest(f"no steps in {BUILD}")
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
+        super().setUp()
         for name in ("step00", "step04", "step06"):
             (self.folder / name).symlink_to((BUILD / name).resolve())
 
     def test_steps_table(self):
-        left_over = self.folder / "step77"  # a program whose step has been deleted
-        described = '{"id": "step77", "kind": "attention", "title": ""}'
-        left_over.write_text(f"#!/bin/sh\necho '{described}'\n", encoding="utf-8")
-        left_over.chmod(0o755)
+        # A program whose step has been deleted.
+        self.program("step77", """echo '{"id": "step77", "kind": "attention", "title": ""}'""")
         table = lambda flags: script(
             "tables/steps_table.py", "--folder", self.folder, "--device", "cpu", "--seqlen", "64", *flags.split()
         )
@@ -306,27 +297,23 @@ class WithoutGpu(unittest.TestCase):
 
 
 @unittest.skipUnless(shutil.which("make"), "no make")
-class MakeTable(unittest.TestCase):
+class MakeTable(InFolder):
     """`make table` with programs that stand for CMake and Python: what is drawn, and that nothing is installed."""
 
     def test_drawn_where_something_was_measured(self):
         for new, drawn in ((":", []), ("echo '{\"new\": 1}' > docs/results/one.json", ["plots/figures/draw_all.py"])):
-            with tempfile.TemporaryDirectory() as name:
-                folder = pathlib.Path(name)
-                for path in ("docs/results/one.json", "build/CMakeCache.txt", "bin/cmake"):
-                    (folder / path).parent.mkdir(parents=True)
-                    (folder / path).touch()
-                shutil.copy(REPOSITORY / "Makefile", folder)
-                shutil.copytree(REPOSITORY / "cmake", folder / "cmake")
-                python = f'[ "$1" = -c ] && exit 1; echo $1 >> log; case "$1" in *measure.py) {new};; esac'
-                for program, text in (("bin/cmake", ""), ("setup.sh", "echo setup.sh >> log"), ("bin/python3", python)):
-                    (folder / program).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-                    (folder / program).chmod(0o755)
-                environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "PYTHONS": "python3"}
-                done = subprocess.run(["make", "table"], cwd=folder, capture_output=True, env=environment)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                log = (folder / "log").read_text(encoding="utf-8").splitlines()
-                self.assertEqual(log, ["plots/measuring/measure.py", *drawn])
+            for path in ("docs/results/one.json", "build/CMakeCache.txt", "log"):
+                self.write(path, "")
+            shutil.copy(REPOSITORY / "Makefile", self.folder)
+            shutil.copytree(REPOSITORY / "cmake", self.folder / "cmake", dirs_exist_ok=True)
+            python = f'[ "$1" = -c ] && exit 1; echo $1 >> log; case "$1" in *measure.py) {new};; esac'
+            for program, text in (("bin/cmake", ""), ("setup.sh", "echo setup.sh >> log"), ("bin/python3", python)):
+                self.program(program, text)
+            environment = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "PYTHONS": "python3"}
+            done = subprocess.run(["make", "table"], cwd=self.folder, capture_output=True, env=environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            log = (self.folder / "log").read_text(encoding="utf-8").splitlines()
+            self.assertEqual(log, ["plots/measuring/measure.py", *drawn])
 
 
 if __name__ == "__main__":

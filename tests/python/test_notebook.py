@@ -34,9 +34,7 @@ class Workshop(unittest.TestCase):
                     (checkout / name).chmod((REPOSITORY / name).stat().st_mode)
             notebook = nbformat.read(NOTEBOOK, as_version=4)
             light = "-DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1"
-            os.environ.update(
-                CMAKE_FLAGS=f"-DATTN_NVCC=none -DBUILD_TESTING=OFF {light}", CUDA_VISIBLE_DEVICES=""
-            )
+            os.environ.update(CMAKE_FLAGS=f"-DATTN_NVCC=none -DBUILD_TESTING=OFF {light}", CUDA_VISIBLE_DEVICES="")
             step = next((checkout / "steps").glob("step04_*.cu"))
             before = step.read_text()
             nbclient.NotebookClient(

@@ -1,14 +1,12 @@
 """Results files, the tables made from them, and the figures that documents take: on the stored results, and on changed
 copies."""
 
-from need import REPOSITORY, script
+from need import REPOSITORY, InFolder, script
 
 import copy
 import json
-import pathlib
 import re
 import shutil
-import tempfile
 import unittest
 
 from plots import results
@@ -45,23 +43,12 @@ def words(**selectors):
     return {"gpu": "nvidia-h200", "pass": "forward", "set": "sizes", **HEADLINE, **selectors}
 
 
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        holder = tempfile.TemporaryDirectory()
-        self.addCleanup(holder.cleanup)
-        self.folder = pathlib.Path(holder.name)
-
-    def write(self, name, value):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
-        return path
-
+class WithResults(InFolder):
     def load(self, *files):
         return results.load([self.write(f"{n}.json", file) for n, file in enumerate(files)])
 
 
-class Results(InFolder):
+class Results(WithResults):
     def test_refusals(self):
         row, fp32 = raw("step04"), raw("step04", dtype="fp32", product="cuda-cores")
         other = {**row, "seqlen": 512}
@@ -109,7 +96,7 @@ class Results(InFolder):
         self.assertEqual(base["product"], "cuda-cores", "the base stands in all tables")
 
 
-class Tables(InFolder):
+class Tables(WithResults):
     def test_speedup(self):
         lines = result_tables.speedup_table(BY_GPU, **words())
         names = [line[0].split()[0] for line in lines[1:]]
