@@ -122,14 +122,14 @@ TEST_CASE("the worst element is named: batch, head, row and column", "[check]") 
   for (const float wrong : {kNan, kInf, -kInf, 7.0f}) {
     INFO(wrong);
     std::vector<float> o = rounded(r.o.value), lse = rounded(r.lse.value);
-    o[(4 * 5 + 3) * 2 + 1] = lse[4 * 5 + 3] = wrong;  // head 4 of 6: batch 1, head 1
+    o[(5 * 5 + 3) * 2 + 1] = lse[5 * 5 + 3] = wrong;  // head 5 of 6: batch 1, head 2
     const CheckResult of_o = check_output("o", c.problem, o, r.o, {}, false),
                       of_lse = check_output("lse", c.problem, lse, r.lse, {}, false);
     CHECK_FALSE((of_o.pass || of_lse.pass));
-    CHECK(of_o.worst_index == std::array<int64_t, 4>{1, 1, 3, 1});
-    CHECK(of_lse.worst_index == std::array<int64_t, 4>{1, 1, 3, 0});
+    CHECK(of_o.worst_index == std::array<int64_t, 4>{1, 2, 3, 1});
+    CHECK(of_lse.worst_index == std::array<int64_t, 4>{1, 2, 3, 0});
     CHECK(std::isinf(of_o.worst) == (wrong != 7));
-    if (wrong == 7) CHECK(of_o.max_abs == Approx(7 - r.o.value[(4 * 5 + 3) * 2 + 1]));
+    if (wrong == 7) CHECK(of_o.max_abs == Approx(7 - r.o.value[(5 * 5 + 3) * 2 + 1]));
     if (std::isnan(wrong)) CHECK(of_o.reason.find("nan") != std::string::npos);
   }
 }
