@@ -139,9 +139,6 @@ TEST_CASE("npy is written whole or not at all", "[npy]") {
   const Folder folder;
   const std::vector<float> values(4, 1.0f);
   CHECK_THROWS_AS(write_npy(folder.file("no/such/folder/x.npy"), {4}, values), BadArguments);
-  fs::create_directories(folder.file("x.npy"));  // a folder stands where the file should: the rename fails
-  CHECK_THROWS_AS(write_npy(folder.file("x.npy"), {4}, values), BadArguments);
-  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
 
   // A disk that fills up, played by a limit on the size of files: the older file stays as it was.
   write_npy(folder.file("y.npy"), {4}, values);
@@ -154,7 +151,7 @@ TEST_CASE("npy is written whole or not at all", "[npy]") {
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, on_limit);
   CHECK(read_npy(folder.file("y.npy"), 1).values == values);
-  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 2);
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
 }
 
 TEST_CASE("several files appear together or not at all, and a link stays a link", "[npy]") {
