@@ -9,10 +9,12 @@
 #include <random>
 #include <set>
 
+#include "common/device/cpu/film.h"
 #include "common/device/cpu/race_check.h"
 #include "common/device/device.h"
 #include "common/tile/tile.h"
 #include "tests/catch.h"
+#include "tests/filmed_kernel.h"
 #include "tests/programs.h"
 #include "tests/with_executor.h"
 
@@ -891,6 +893,31 @@ TEST_CASE("hooks outside of a kernel are an error, not a crash", "[executor]") {
 }
 
 // ---- the device -----------------------------------------------------------------------------------------------------
+
+TEST_CASE("a film tells the callers of one function apart", "[executor]") {
+  constexpr int kThreads = 64;
+  Tensor X(1, 2, kThreads), Y(1, 1, kThreads);
+  int line = 0;
+  executor::start_film(2);
+  launch("sums", sums_of_rows, 1, kThreads, 0, X.in("X"), Y.out("Y"), &line);
+  const std::vector<executor::FilmedLaunch> films = executor::stop_film();
+  CHECK(Y.data[1] == 4 * (X.data[1] + X.data[kThreads + 1]));
+  REQUIRE(films.size() == 1);
+  REQUIRE(films[0].filmed.size() == 1);
+  const std::vector<executor::FilmEvent>& events = films[0].filmed[0].events;
+  REQUIRE(events.size() == 3);
+  for (int row = 0; row < 2; ++row) {
+    const executor::FilmEvent& event = events[static_cast<size_t>(row)];
+    INFO(event.place);
+    CHECK(event.place == "filmed_kernel.h:" + std::to_string(line + row));
+    CHECK(event.tensor == "X");
+    CHECK((event.part.first_row == row && event.part.last_row == row && event.part.last_col == kThreads - 1));
+    CHECK(event.accesses == 4 * kThreads);
+    CHECK(event.bytes == 4 * kThreads * 4);
+    CHECK(event.first_warp.size() == 32);
+  }
+  CHECK((events[2].kind == executor::FilmEvent::Kind::store && events[2].accesses == kThreads));
+}
 
 TEST_CASE("the CPU device", "[executor]") {
   const auto device = open_cpu({RaceCheck::ends, 0, 2});

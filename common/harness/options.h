@@ -51,6 +51,8 @@ struct Options {
   ExecutorOptions::RaceCheck race_check = ExecutorOptions::RaceCheck::ends;
   std::optional<uint64_t> thread_order;
   int os_threads = 0;
+
+  bool films() const { return !film.empty() || !timeline.empty(); }
 };
 
 /// Parses the command line for `step` (its name and idea stand in --help). Throws BadArguments, one line; returns

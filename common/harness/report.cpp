@@ -178,8 +178,9 @@ std::string time(const RunResult& r, const MethodResult& m) {
   if (!m.time && r.planned_only) return r.device == DeviceKind::gpu ? fmt::format("time      {}\n", predicted) : "";
   if (!m.time) return "time      n/a: no time of a run that was not right\n";
   if (m.time->emulated)
-    return fmt::format("emulated  {} on the CPU executor ({} run{}): not a GPU's time, so no TFLOP/s\n",
-                       human_ms(m.time->median_ms), m.time->runs, m.time->runs == 1 ? "" : "s");
+    return fmt::format("emulated  {} on the CPU executor ({} run{}{}): not a GPU's time, so no TFLOP/s\n",
+                       human_ms(m.time->median_ms), m.time->runs, m.time->runs == 1 ? "" : "s",
+                       r.options.films() && !r.options.repeat ? ", filmed, which makes it slower" : "");
   return fmt::format(
       "time      {} (p10 {}, p90 {}, {} runs, cold L2)   {:.1f} TFLOP/s{}   {}\n", human_ms(m.time->median_ms),
       human_ms(m.time->p10_ms), human_ms(m.time->p90_ms), m.time->runs, m.useful_flops / m.time->median_ms * 1e-9,

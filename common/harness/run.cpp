@@ -30,6 +30,7 @@ constexpr double kCheckSecondsGpu = 5, kCheckSecondsCpu = 2;
 // The CPU executor's thread orders: by index, and shuffled by two seeds (one fixed order misses races that another
 // shows).
 constexpr uint64_t kThreadOrders[] = {0, 1, 2};
+constexpr int64_t kFilmedBlocks = 64;  // of a launch
 
 /// Compares what the executor counted with the formulas, per kernel and tensor; one line per difference.
 std::vector<std::string> count_differences(const std::vector<KernelCost>& expected,
@@ -320,7 +321,7 @@ class Run {
   }
 
   /// One run per thread order, each checked. The run in index order is the one whose emulated time is told, so it goes
-  /// without race checks when another order has them.
+  /// without race checks when another order has them. It is the one that is filmed, too, which makes it slower.
   void run_on_cpu(const Method& method, MethodResult& into, std::vector<Output>& first) {
     ExecutorOptions& executor = executor_options();
     const std::vector<uint64_t> orders =
@@ -339,7 +340,10 @@ class Run {
                         return (static_cast<double>(n) + share_done(into.expected, device_.launches_done())) /
                                static_cast<double>(of);
                       });
+      const bool filmed = n == 0 && options_.films();
+      if (filmed) executor::start_film(kFilmedBlocks);
       std::vector<LaunchRecord> launches = device_.record(work);
+      if (filmed) into.film = executor::stop_film();
       // A tile product knows its padded width, not head_dim; it counts FLOPs per dimension of a row (tile/product.h).
       for (LaunchRecord& launch : launches) launch.counted_flops *= problem_.head_dim;
       for (const std::string& line : count_differences(into.expected, launches)) {
@@ -358,7 +362,6 @@ class Run {
       }
     }
     result_.thread_orders = orders;
-    if (!options_.film.empty() || !options_.timeline.empty()) film(method, into);
     if (!options_.repeat) return;
     executor.thread_order = orders.front();
     executor.race_check = ExecutorOptions::RaceCheck::none;
@@ -366,18 +369,6 @@ class Run {
     into.time = measure(
         device_, work, options_.repeat, [&] { on_device_.prepare(method); },
         [&] { compare_with_first(method, into, first, fmt::format("run {}", ++run)); });
-  }
-
-  /// One more run, in index order, of which the film and the timeline are made.
-  void film(const Method& method, MethodResult& into) {
-    constexpr int64_t kFilmedBlocks = 64;  // of a launch
-    executor_options().thread_order = 0;
-    executor_options().race_check = ExecutorOptions::RaceCheck::none;
-    progress_.stage(fmt::format("{} {}: filming", step_.id, method.name));
-    on_device_.prepare(method);
-    executor::start_film(kFilmedBlocks);
-    method.run(problem_, on_device_.tensors());
-    into.film = executor::stop_film();
   }
 
   const Options& options_;

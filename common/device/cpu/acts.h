@@ -53,13 +53,14 @@ class BlockActs {
 
   void add(int thread, const Act& act) {
     Warp& warp = of(thread);
-    const auto begin = warp.acts.begin() + static_cast<std::ptrdiff_t>(warp.together);
-    const auto same = std::find_if(begin, warp.acts.end(), [&](const Act& it) {
+    const auto same = [&](const Act& it) {
       return it.kind == act.kind && it.tensor == act.tensor && it.key == act.key;
-    });
-    const auto index = static_cast<size_t>(same - warp.acts.begin());
-    if (same == warp.acts.end()) warp.acts.push_back(act);
-    else same->amount += act.amount;
+    };
+    size_t index = warp.loaded;
+    if (index < warp.together || index >= warp.acts.size() || !same(warp.acts[index]))
+      for (index = warp.together; index < warp.acts.size() && !same(warp.acts[index]);) ++index;
+    if (index == warp.acts.size()) warp.acts.push_back(act);
+    else warp.acts[index].amount += act.amount;
     if (act.kind == Act::Kind::load) warp.loaded = index;
   }
   /// A lane's last load was no load but the beginning of an asynchronous copy.

@@ -170,11 +170,12 @@ std::string tensor_name(int id) {
 
 void report_hbm_access(const HbmAccess& it, SourceLine place) {
   const std::string name = tensor_name(it.tensor), row = std::to_string(it.row), col = std::to_string(it.col);
-  if (it.access == std::string("head"))
+  if (it.kind == HbmAccess::Kind::head)
     report(
         place, "head " + row + " of " + name + ", which has " + std::to_string(it.rows), __builtin_return_address(0));
-  std::string what =
-      std::string(it.access) + (it.elements == 4 ? "4" : "") + " of " + name + " at row " + row + ", column " + col;
+  constexpr const char* kNames[] = {"head", "load", "store", "add", "copy"};
+  std::string what = std::string(kNames[static_cast<size_t>(it.kind)]) + (it.elements == 4 ? "4" : "") + " of " + name +
+                     " at row " + row + ", column " + col;
   const bool inside = it.row >= 0 && it.row < it.rows && it.col >= 0 && it.col + it.elements <= it.cols;
   if (!it.data) what += ": its address is null";
   else if (inside) what += ": not a multiple of 16 bytes, which an access to four elements needs";

@@ -101,10 +101,11 @@ std::string tensor_name(int id);
 /// from.
 [[noreturn]] void report(SourceLine place, const std::string& what, const void* caller = nullptr);
 
-/// An access to HBM that leaves its head's rows x cols, is misaligned, or goes to a null tensor. `access` is "load",
-/// "store" or "add".
+/// An access to HBM that leaves its head's rows x cols, is misaligned, or goes to a null tensor; or to a head that the
+/// tensor does not have.
 struct HbmAccess {
-  const char* access;
+  enum class Kind : uint8_t { head, load, store, add, copy };
+  Kind kind;
   int tensor;
   const void* data;
   int64_t rows, cols, row, col;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <mutex>
+#include <utility>
 
 #include "common/device/cpu/source_lines.h"
 
@@ -58,53 +59,59 @@ int site_at(const void* caller) {
 
 /// Walks up from a hook to the kernel's own line; a tile function that was not inlined stands in between.
 struct Walk {
-  int site = 0, depth = 0;
+  Way way;
+  const Caller& caller;              // its frame
+  const void* const* top = nullptr;  // of the frame before
+  int depth = 0;
+  bool found_all = true;
+
+  _Unwind_Reason_Code look(const void* address, const void* const* frame_top) {
+    constexpr int kDeepest = 12;
+    const void* const* below = std::exchange(top, frame_top);
+    if (reinterpret_cast<const std::byte*>(top) <= caller.frame) return _URC_NO_REASON;  // the hook, or called by it
+    const void* const* at = top;  // the frame before returns to this one
+    while (at > below && *--at != address) continue;
+    found_all &= *at == address;
+    if (way.caller) way.outer.push_back({reinterpret_cast<const std::byte*>(at) - caller.frame, address});
+    way.caller = caller.address;
+    const int site = site_at(address);
+    if (site != 0) way.site = std::abs(site);
+    return site > 0 || ++depth == kDeepest ? _URC_END_OF_STACK : _URC_NO_REASON;
+  }
 };
-_Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* found) {
-  constexpr int kDeepest = 12;
-  Walk& walk = *static_cast<Walk*>(found);
-  const int site = site_at(reinterpret_cast<const void*>(_Unwind_GetIP(context)));
-  if (site != 0) walk.site = std::abs(site);
-  return site > 0 || ++walk.depth == kDeepest ? _URC_END_OF_STACK : _URC_NO_REASON;
+_Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* walk) {
+  return static_cast<Walk*>(walk)->look(reinterpret_cast<const void*>(_Unwind_GetIP(context)),
+                                        reinterpret_cast<const void* const*>(_Unwind_GetCFA(context)));
 }
 
 }  // namespace
 
-void Extent::add(int64_t row, int64_t col, int64_t cols) {
-  first_row = std::min(first_row, row), last_row = std::max(last_row, row);
-  first_col = std::min(first_col, col), last_col = std::max(last_col, col + cols - 1);
-}
-
 void BlockFilm::start(int64_t block, int threads) {
   film_ = {block, {}, {}};
   acts.start(threads);
-  paths_.assign(static_cast<size_t>((threads + kWarp - 1) / kWarp), {});
-  passed_.assign(paths_.size() * kWarp, 0);
   keys_.clear();
   phase_ = 0;
 }
 
-int BlockFilm::site(FilmEvent::Kind kind, int tensor) {
-  std::vector<Key>& path = paths_[threadIdx.x / kWarp];
-  const size_t n = passed_[threadIdx.x]++;
-  if (n < path.size() && path[n].kind == kind && path[n].tensor == tensor) return path[n].site;
-  Walk walk;
+size_t BlockFilm::find_way(const Caller& caller) {
+  const auto known = std::find_if(ways_.begin(), ways_.end(), [&](const Way& way) { return way.is(caller); });
+  if (known != ways_.end()) return static_cast<size_t>(known - ways_.begin());
+  Walk walk{{}, caller};
   _Unwind_Backtrace(look_at_frame, &walk);
-  if (n == path.size()) path.push_back({kind, walk.site, tensor});
-  return walk.site;
+  if (walk.found_all) return ways_.push_back(std::move(walk.way)), ways_.size() - 1;
+  ways_[0].site = walk.way.site;
+  return 0;
 }
 
-void BlockFilm::warp_together(int thread) {
-  const auto warp = static_cast<size_t>(thread / kWarp);
-  acts.warp_together(thread);
-  paths_[warp].clear();
-  std::fill_n(passed_.begin() + static_cast<std::ptrdiff_t>(warp * kWarp), kWarp, 0);
-}
-
-FilmEvent& BlockFilm::event(FilmEvent::Kind kind, int tensor) {
-  const Key key{kind, site(kind, tensor), tensor};
+FilmEvent& BlockFilm::event(FilmEvent::Kind kind, int tensor, const Caller& caller) {
+  size_t& recent = recent_[reinterpret_cast<uintptr_t>(caller.address) * 0x9e3779b97f4a7c15u >> 54];
+  if (!ways_[recent].is(caller)) recent = find_way(caller);
+  Way& way = ways_[recent];
+  const Key key{kind, way.site, tensor};
+  if (way.event >= phase_ && way.event < keys_.size() && keys_[way.event] == key) return film_.events[way.event];
   const auto open = std::find(keys_.begin() + static_cast<std::ptrdiff_t>(phase_), keys_.end(), key);
-  if (open != keys_.end()) return film_.events[static_cast<size_t>(open - keys_.begin())];
+  way.event = static_cast<size_t>(open - keys_.begin());
+  if (open != keys_.end()) return film_.events[way.event];
   keys_.push_back(key);
   FilmEvent& made = film_.events.emplace_back();
   made.kind = kind;
@@ -114,50 +121,47 @@ FilmEvent& BlockFilm::event(FilmEvent::Kind kind, int tensor) {
 }
 
 void BlockFilm::barrier(SourceLine place) {
-  event(FilmEvent::Kind::barrier);
+  event(FilmEvent::Kind::barrier, -1, ATTN_FILM_CALLER);
   acts.block_together(place);
-  for (auto& path : paths_) path.clear();
-  std::fill(passed_.begin(), passed_.end(), 0);
   phase_ = keys_.size();
 }
 
-FilmEvent& BlockFilm::hbm_event(bool load, int tensor, int64_t head, int elements) {
-  FilmEvent& into = event(load ? FilmEvent::Kind::load : FilmEvent::Kind::store, tensor);
+FilmEvent& BlockFilm::hbm_event(bool load, int tensor, int64_t head, int elements, const Caller& caller) {
+  FilmEvent& into = event(load ? FilmEvent::Kind::load : FilmEvent::Kind::store, tensor, caller);
   if (into.accesses++ == 0) into.tensor = tensor_name(tensor), into.head = head, into.elements = elements;
   return into;
 }
 
-void BlockFilm::access(const HbmAccess& it, int64_t head, int bytes, int thread) {
-  const bool load = it.access == std::string("load");
+void BlockFilm::access(const HbmAccess& it, int64_t head, int64_t row, int bytes, int thread, const Caller& caller) {
+  const bool load = it.kind == HbmAccess::Kind::load;
   acts.add(thread, {load ? Act::Kind::load : Act::Kind::store, it.tensor, 0, bytes, {}});
-  FilmEvent& into = hbm_event(load, it.tensor, head, it.elements);
+  FilmEvent& into = hbm_event(load, it.tensor, head, it.elements, caller);
   into.bytes += bytes;
-  into.part.add(it.row, it.col, it.elements);
-  const auto is_lane = [&](const FilmEvent::Lane& lane) { return lane.lane == thread; };
-  if (thread < kWarp && std::none_of(into.first_warp.begin(), into.first_warp.end(), is_lane))
-    into.first_warp.push_back({thread, it.row, it.col});
+  into.part.add(row, it.col, it.elements);
+  if (thread < kWarp && !(into.lanes >> thread & 1))
+    into.lanes |= 1u << thread, into.first_warp.push_back({thread, row, it.col});
 }
 
 void BlockFilm::bulk_copy(const BulkCopy& copy, bool load, int64_t bytes) {
   constexpr int kPanelColumns = 64;  // of 16 bits
   if (load) phase_ = keys_.size();   // each tile that the engine brings is an event
-  FilmEvent& into = hbm_event(load, copy.tensor, copy.head, 1);
+  FilmEvent& into = hbm_event(load, copy.tensor, copy.head, 1, ATTN_FILM_CALLER);
   into.bytes += bytes;
   for (const int64_t row : {std::max<int64_t>(copy.row, 0),
                             std::min(copy.row + std::max(copy.box_rows, 1), std::max<int64_t>(copy.rows, 1)) - 1})
     into.part.add(row, copy.panel * kPanelColumns, std::max(copy.panels, 1) * kPanelColumns);
 }
 
-void BlockFilm::sram(bool write, int64_t offset, int bytes) {
-  FilmEvent& into = event(write ? FilmEvent::Kind::sram_write : FilmEvent::Kind::sram_read);
+void BlockFilm::sram(bool write, int64_t offset, int bytes, const Caller& caller) {
+  FilmEvent& into = event(write ? FilmEvent::Kind::sram_write : FilmEvent::Kind::sram_read, -1, caller);
   into.bytes += bytes;
   into.part.add(0, offset, bytes);
 }
 
 // A warp's fragment has count * 32 / lanes rows; x[n] of lane group g belongs to row g + 32 / lanes * n of them
 // (Fragment::row).
-void BlockFilm::row_max(int lanes, int count, const float* x, int thread) {
-  FilmEvent& into = event(FilmEvent::Kind::row_max);
+void BlockFilm::row_max(int lanes, int count, const float* x, int thread, const Caller& caller) {
+  FilmEvent& into = event(FilmEvent::Kind::row_max, -1, caller);
   const int groups = kWarp / lanes, first = thread / kWarp * count * groups + thread % kWarp / lanes;
   if (into.maxima.size() < static_cast<size_t>((thread / kWarp + 1) * count * groups))
     into.maxima.resize(

@@ -54,7 +54,7 @@ struct TensorMap {
 
   executor::BulkCopy box(int row, int panel, int head, const char* file, int line) const {
     if (head < 0 || head >= heads) [[unlikely]]
-      executor::report_hbm_access({"head", tensor, data, heads, 1, head, 0, 1}, {file, line});
+      executor::report_hbm_access({executor::HbmAccess::Kind::head, tensor, data, heads, 1, head, 0, 1}, {file, line});
     constexpr int kPanelBytes = 128;
     return {data + head * rows * row_bytes + panel * kPanelBytes, rows,   row,   row_bytes, box_rows, box_panels,
             int64_t{box_rows} * box_panels * kPanelBytes,         tensor, false, head,      panel};

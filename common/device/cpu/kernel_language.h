@@ -82,6 +82,7 @@ inline void __syncwarp(unsigned mask = kAllLanes, ATTN_CALLER) {
 template <class T>
 struct Global {
   using E = std::remove_const_t<T>;
+  using Kind = executor::HbmAccess::Kind;
   static constexpr int kVector = 16 / sizeof(E);
   T* data;
   int64_t rows;
@@ -93,7 +94,7 @@ struct Global {
 
   Global head(int64_t h, ATTN_CALLER) const {
     if (static_cast<uint64_t>(h) >= static_cast<uint64_t>(heads_)) [[unlikely]]
-      executor::report_hbm_access({"head", tensor_, data, heads_, 1, h, 0, 1}, {file, line});
+      executor::report_hbm_access({Kind::head, tensor_, data, heads_, 1, h, 0, 1}, {file, line});
     Global one = *this;
     if (data) one.data += h * rows * cols;
     one.heads_ = 1;
@@ -109,7 +110,7 @@ struct Global {
     return below;
   }
   float load(int64_t row, int64_t col, ATTN_CALLER) const {
-    const T* from = checked("load", 1, row, col, file, line);
+    const T* from = checked(Kind::load, 1, row, col, file, line);
     executor::block_view.requested[tensor_].load += sizeof(T);
     return to_float(*from);
   }
@@ -119,12 +120,12 @@ struct Global {
   }
   /// Where kVector neighbours lie that are about to be loaded: checked and counted.
   const T* vector_to_load(int64_t row, int64_t col, ATTN_CALLER) const {
-    const T* from = checked("load", kVector, row, col, file, line);
+    const T* from = checked(Kind::load, kVector, row, col, file, line);
     executor::block_view.requested[tensor_].load += sizeof(float4);
     return from;
   }
   void store(int64_t row, int64_t col, float value, ATTN_CALLER) const {
-    T* to = checked("store", 1, row, col, file, line);
+    T* to = checked(Kind::store, 1, row, col, file, line);
     executor::block_view.requested[tensor_].store += sizeof(T);
     *to = from_float<E>(value);
   }
@@ -132,14 +133,14 @@ struct Global {
   template <int N>
   void load_run(int64_t row, int64_t col, float (&values)[N], ATTN_CALLER) const {
     static_assert(N == 1 || N == kVector);
-    const T* from = checked("load", N, row, col, file, line);
+    const T* from = checked(Kind::load, N, row, col, file, line);
     executor::block_view.requested[tensor_].load += N * sizeof(T);
     for (int n = 0; n < N; ++n) values[n] = to_float(from[n]);
   }
   /// N neighbours in one access.
   template <int N>
   void store_run(int64_t row, int64_t col, const float* values, ATTN_CALLER) const {
-    T* to = checked("store", N, row, col, file, line);
+    T* to = checked(Kind::store, N, row, col, file, line);
     executor::block_view.requested[tensor_].store += N * sizeof(T);
     for (int n = 0; n < N; ++n) to[n] = from_float<E>(values[n]);
   }
@@ -147,14 +148,14 @@ struct Global {
   /// numbers to add.
   template <int N>
   void add_run(int64_t row, int64_t col, const float* values, ATTN_CALLER) const {
-    T* to = checked("add", N, row, col, file, line);
+    T* to = checked(Kind::add, N, row, col, file, line);
     executor::block_view.requested[tensor_].store += N * sizeof(T);
     for (int n = 0; n < N; ++n)
       std::atomic_ref(to[n]).fetch_add(values[n], std::memory_order_relaxed);  // other blocks' OS threads add here too
   }
   /// `count` neighbours for the copy engine, which counts their bytes.
   executor::BulkCopy run(int64_t row, int64_t col, int count, ATTN_CALLER) const {
-    checked("copy", 1, row, col, file, line), checked("copy", 1, row, col + count - 1, file, line);
+    checked(Kind::copy, 1, row, col, file, line), checked(Kind::copy, 1, row, col + count - 1, file, line);
     return {.data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(data + row * cols + col)),
             .bytes = count * static_cast<int64_t>(sizeof(T)),
             .tensor = tensor_};
@@ -165,8 +166,7 @@ struct Global {
   int64_t head_ = 0, above_ = 0;  // for the film: whose head's matrix this is, and how many of its rows lie above
   int tensor_;
 
-  __forceinline__ T* checked(const char* access, int elements, int64_t row, int64_t col, const char* file,
-                             int line) const {
+  __forceinline__ T* checked(Kind access, int elements, int64_t row, int64_t col, const char* file, int line) const {
     T* address = data + row * cols + col;
     const bool inside = (row >= 0) & (row < rows) & (col >= 0) & (col + elements <= cols) & (data != nullptr);
     const bool aligned = reinterpret_cast<uintptr_t>(address) % (elements * sizeof(T)) == 0;

@@ -291,7 +291,7 @@ void Worker::wait_for_warp(WarpOperation operation, void* deposit, SourceLine pl
   warp.deposits[current_ % kWarp] = deposit;
   if (arrive(warp.gathering, warp.lanes, State::waits_for_warp, place)) {
     if (block_view.filmed) [[unlikely]]
-      film_.warp_together(current_);
+      film_.acts.warp_together(current_);
     if (operation) operation(warp.deposits);
     else ++warp.epoch, hopper.warp_barrier_passed(current_ / kWarp);
     release(warp.order, warp.lanes);
@@ -426,8 +426,6 @@ void Worker::watch_sram(const void* address, int bytes, bool write, SourceLine p
     give_up_block(place, caller,
                   std::string(write ? "write" : "read") + " of SRAM bytes " + std::to_string(first) + " to " +
                       std::to_string(first + bytes - 1) + ", the block has " + std::to_string(size));
-  if (block_view.filmed) [[unlikely]]
-    film_.sram(write, first, bytes);
   if (!race_checked_) return;
   const uint32_t* clock = hopper.clock();
   if (clock) hopper.check_access(first, first + bytes, write, {place, caller});
@@ -520,26 +518,28 @@ void report_layout(int64_t bytes, SourceLine place) {
                     std::to_string(block_view.sram_bytes));
 }
 void watch_sram(const void* address, int bytes, bool write, SourceLine place) {
-  worker_at(place, "access to a block's SRAM").watch_sram(address, bytes, write, place, __builtin_return_address(0));
+  Worker& worker = worker_at(place, "access to a block's SRAM");
+  worker.watch_sram(address, bytes, write, place, __builtin_return_address(0));
+  if (block_view.filmed) [[unlikely]]
+    worker.film().sram(write, static_cast<const unsigned char*>(address) - block_view.sram, bytes, ATTN_FILM_CALLER);
 }
 void film_access(const HbmAccess& access, int64_t head, int64_t rows_above, int bytes) {
-  if (access.access == std::string("copy")) return;  // the copy engine tells of it, with its bytes
-  HbmAccess of_head = access;
-  of_head.row += rows_above;
-  running_worker->film().access(of_head, head, bytes, running_worker->current());
+  if (access.kind != HbmAccess::Kind::copy)  // the copy engine tells of it, with its bytes
+    running_worker->film().access(
+        access, head, access.row + rows_above, bytes, running_worker->current(), ATTN_FILM_CALLER);
 }
 void film_bulk_copy(const BulkCopy& copy, bool load, int64_t bytes) {
   running_worker->film().bulk_copy(copy, load, bytes);
 }
 void film_product(int64_t flops) {
   const bool started = running_worker->hopper.used();
-  running_worker->film().product(flops, started);
+  running_worker->film().product(flops, started, ATTN_FILM_CALLER);
   if (started) return;  // the unit tells of its products itself
   running_worker->film().acts.add(running_worker->current(), {Act::Kind::product, -1, 0, flops, {}});
   running_worker->film().acts.scores(running_worker->current(), flops / 2);
 }
 void film_row_max(int lanes, int count, const float* x) {
-  running_worker->film().row_max(lanes, count, x, running_worker->current());
+  running_worker->film().row_max(lanes, count, x, running_worker->current(), ATTN_FILM_CALLER);
 }
 void film_exchange(SourceLine place) { running_worker->film().acts.exchange(running_worker->current(), place); }
 void start_copy(void* to, const void* from, SourceLine place) {
