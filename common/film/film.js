@@ -5,12 +5,12 @@
 const films = JSON.parse(document.getElementById('films').textContent);
 const SVG = 'http://www.w3.org/2000/svg';
 const ORDER = ['Q', 'K', 'V', 'S', 'P', 'O', 'LSE', 'dO', 'delta', 'dP', 'dS', 'dQ', 'dK', 'dV', ''];
-const PAIRS = ['S', 'P', 'dP', 'dS'];     // an element per query and key
-const SCALARS = ['LSE', 'delta'];        // one per query, always fp32
+const isPair = (tensor) => ['S', 'P', 'dP', 'dS'].includes(tensor);  // an element per query and key
+const isScalar = (tensor) => /LSE|lse2|delta/.test(tensor);           // one per query
 const SECTOR = 32;  // bytes: the unit in which memory answers
 const number = new Intl.NumberFormat('en-US');
 const count = (n) => number.format(n);
-const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
+const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : word.endsWith('s') ? 'es' : 's'}`;
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -27,13 +27,11 @@ function shape(name, attributes, text) {
 
 // ---- what the events mean ----------------------------------------------------------------------------------------------
 
-/// Rows and columns of one head of a tensor, and the bytes of one element.
+/// Rows and columns of one head of a tensor.
 function dimensions(film, tensor) {
-  const element = film.bytes_per_element;
-  if (PAIRS.includes(tensor)) return {rows: film.seqlen_q, cols: film.seqlen_k, bytes: element};
-  if (SCALARS.includes(tensor)) return {rows: 1, cols: film.seqlen_q, bytes: 4};
-  if (['K', 'V', 'dK', 'dV'].includes(tensor)) return {rows: film.seqlen_k, cols: film.head_dim, bytes: element};
-  return {rows: film.seqlen_q, cols: film.head_dim, bytes: element};
+  if (isPair(tensor)) return {rows: film.seqlen_q, cols: film.seqlen_k};
+  if (isScalar(tensor)) return {rows: 1, cols: film.seqlen_q};
+  return {rows: ['K', 'V', 'dK', 'dV'].includes(tensor) ? film.seqlen_k : film.seqlen_q, cols: film.head_dim};
 }
 
 /// A step may see a tensor's heads as one matrix: then a row's number counts over all of them.
@@ -44,17 +42,14 @@ function placeInHead(film, event) {
   return {head, first: first % rows, last: Math.min(rows - 1, first % rows + last - first), left: left % cols, right: Math.min(cols - 1, left % cols + right - left)};
 }
 
-/// The 32-byte sectors that the first accesses of a warp's lanes touch.
-function sectors(film, event) {
-  const {cols, bytes} = dimensions(film, event.tensor);
-  const touched = new Set();
-  for (const [, row, col] of event.lanes)
-    for (let at = (row * cols + col) * bytes; at < (row * cols + col + event.elements) * bytes; at += bytes) touched.add(Math.floor(at / SECTOR));
-  return {touched: touched.size, asked: event.lanes.length * event.elements * bytes};
-}
-
-function visible(film, query, key) {
-  return !film.causal || key <= query + film.seqlen_k - film.seqlen_q;
+/// Of the first accesses of a warp's lanes: where each begins, in bytes, how many bytes it asks for, and the sectors that they touch.
+function firstAccesses(film, event) {
+  const {cols} = dimensions(film, event.tensor), bytes = event.bytes / event.accesses, element = bytes / event.elements;
+  const lanes = event.lanes.map(([lane, row, col]) => ({lane, at: (row * cols + col) * element}));
+  const sectors = new Set();
+  for (const {at} of lanes)
+    for (let byte = at; byte < at + bytes; byte += element) sectors.add(Math.floor(byte / SECTOR));
+  return {lanes, bytes, sectors: [...sectors].sort((a, b) => a - b)};
 }
 
 /// How many pairs of the tile made of the last loaded Q and K rows the mask hides.
@@ -86,7 +81,7 @@ function describe(film, state) {
       const at = placeInHead(film, event), {rows} = dimensions(film, event.tensor);
       const part = rows === 1 ? `rows ${at.left} to ${at.right}` : `rows ${at.first} to ${at.last}, columns ${at.left} to ${at.right}`;
       return [event.kind === 'load' ? `${event.tensor} comes from HBM` : `${event.tensor} goes to HBM`,
-        `head ${at.head}, ${part}: ${size} in ${plural(event.accesses, 'access')}${event.accesses === 1 ? '' : 'es'}.`.replace('accesss', 'access')];
+        `head ${at.head}, ${part}: ${size} in ${plural(event.accesses, 'access')}.`];
     }
     case 'sram write': return ['SRAM is written', `${size}, within its bytes ${count(event.cols[0])} to ${count(event.cols[1])}.`];
     case 'sram read': return ['SRAM is read', `${size}, within its bytes ${count(event.cols[0])} to ${count(event.cols[1])}. A value is read as often as it is used.`];
@@ -197,13 +192,13 @@ class Film {
     const svg = shape('svg', {viewBox: `0 0 ${total} 330`, role: 'img', 'aria-label': 'HBM, SRAM and registers'});
     const tensors = launch.counted.map((one) => one.tensor);
     const tall = 150, gap = 14;
-    const widths = tensors.map((tensor) => PAIRS.includes(tensor) ? 120 : SCALARS.includes(tensor) ? 24 : 40);
+    const widths = tensors.map((tensor) => isPair(tensor) ? 120 : Math.max(isScalar(tensor) ? 24 : 40, 7 * tensor.length));
     const fit = Math.min(1, (total - 12) / widths.reduce((sum, width) => sum + width + gap, 0));
     let x = 6;
     svg.append(shape('text', {x, y: 14}, `HBM: head ${state.seen.at(-1)?.at.head ?? 0}`));
     tensors.forEach((tensor, n) => {
       const {rows, cols} = dimensions(this.film, tensor);
-      const scalars = SCALARS.includes(tensor), width = widths[n] * fit;
+      const scalars = isScalar(tensor), width = widths[n] * fit;
       const group = shape('g', {transform: `translate(${x} 38)`});
       group.append(shape('text', {x: 0, y: -6}, tensor));
       const draw = (at, className) => {
@@ -250,26 +245,20 @@ class Film {
 
   /// Where the 32 lanes of a warp went with their first access, each a column of its sector.
   drawLanes(event) {
-    const {touched, asked} = sectors(this.film, event);
-    const moved = touched * SECTOR;
-    const figure = element('figure', {style: 'margin: 8px 0 0'});
-    const total = this.width(), apart = (total - 24) / 31.5;
+    const {lanes, bytes, sectors} = firstAccesses(this.film, event);
+    const asked = lanes.length * bytes, moved = sectors.length * SECTOR;
+    const total = this.width(), apart = (total - 24) / 31.5, wide = Math.min(60, (total - 12) / sectors.length);
     const svg = shape('svg', {viewBox: `0 0 ${total} 74`, role: 'img', 'aria-label': 'First access of each lane of a warp'});
-    const {cols, bytes} = dimensions(this.film, event.tensor);
-    const addresses = event.lanes.map(([lane, row, col]) => ({lane, at: (row * cols + col) * bytes}));
-    const all = [...new Set(addresses.map(({at}) => Math.floor(at / SECTOR)))].sort((a, b) => a - b);
-    const wide = Math.min(60, (total - 12) / all.length);
-    all.forEach((sector, n) => svg.append(shape('rect', {class: 'tensor', x: 6 + n * wide, y: 40, width: wide - 2, height: 26})));
-    for (const {lane, at} of addresses) {
-      const n = all.indexOf(Math.floor(at / SECTOR)), inside = (at % SECTOR) / SECTOR, width = Math.max(1.5, event.elements * bytes / SECTOR * (wide - 2));
-      svg.append(shape('rect', {class: 'lane', x: 6 + n * wide + inside * (wide - 2), y: 42, width, height: 22}));
-      svg.append(shape('line', {class: 'tile-line', x1: 12 + lane * apart, y1: 14, x2: 6 + n * wide + inside * (wide - 2) + width / 2, y2: 40}));
+    sectors.forEach((_, n) => svg.append(shape('rect', {class: 'tensor', x: 6 + n * wide, y: 40, width: wide - 2, height: 26})));
+    for (const {lane, at} of lanes) {
+      const x = 6 + sectors.indexOf(Math.floor(at / SECTOR)) * wide + (at % SECTOR) / SECTOR * (wide - 2), width = Math.max(1.5, bytes / SECTOR * (wide - 2));
+      svg.append(shape('rect', {class: 'lane', x, y: 42, width, height: 22}));
+      svg.append(shape('line', {class: 'tile-line', x1: 12 + lane * apart, y1: 14, x2: x + width / 2, y2: 40}));
       svg.append(shape('circle', {class: 'lane', cx: 12 + lane * apart, cy: 10, r: 4}));
     }
-    figure.append(svg, element('figcaption', {className: 'quiet',
-      textContent: `First access of warp 0: ${event.lanes.length} lanes ask for ${asked} bytes and touch ${plural(touched, 'sector')} of ${SECTOR} bytes (${moved} bytes): ` +
+    return element('figure', {style: 'margin: 8px 0 0'}, svg, element('figcaption', {className: 'quiet',
+      textContent: `First access of warp 0: ${lanes.length} lanes ask for ${asked} bytes and touch ${plural(sectors.length, 'sector')} of ${SECTOR} bytes (${moved} bytes): ` +
         (moved > asked ? `${Math.round(100 * asked / moved)} % of what comes is used at once.` : 'nothing of them is wasted.')}));
-    return figure;
   }
 
   drawBytes(launch, soFar) {

@@ -149,7 +149,6 @@ std::string film_page(const RunResult& result, const HostInputs& inputs, int64_t
       {"head_dim", p.head_dim},
       {"causal", p.causal},
       {"softmax_scale", p.softmax_scale},
-      {"bytes_per_element", bytes_per_element(p.dtype)},
       {"tile", tile_name(p.tile)},
       {"verdict", result.verdict},
       {"row", row_json(p, inputs, row, o, lse)}};

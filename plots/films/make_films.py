@@ -97,7 +97,8 @@ def gallery(folder, out, flags):
         make(film, ["--device", "cpu", "--film", page.resolve(), *flags])
         items.append((page.name, f"{film['id']}: {film['title']}", film["idea"]))
     made = {film["id"]: film for film in films}
-    for left, right in ((one["id"], film["id"]) for film in films for one in comparable(film, made)):
+    pairs = {tuple(sorted((one["id"], film["id"]))) for film in films for one in comparable(film, made)}
+    for left, right in sorted(pairs):
         pair((out / f"{left}.html", out / f"{right}.html"), out / f"{left}-{right}.html")
         title = f"{left} and {right}, side by side"
         items.append((f"{left}-{right}.html", title, "the same problem, in step, with their byte counters"))
