@@ -373,6 +373,22 @@ class Browser(Film):
             self.assertEqual(self.last_row(n)[2:], [sum(one[way] for one in counted) for way in ("load", "store")])
         self.assert_clean(both)
 
+    def test_gallery(self):
+        make = ["python3", REPOSITORY / "plots/films/make_films.py", "--folder", BUILD, "--out", self.path / "films"]
+        subprocess.run([*make, "--seqlen", "64", "--heads", "1"], check=True, capture_output=True)
+        linked = re.findall(r'href="(.*?)"', (self.path / "films/index.html").read_text(encoding="utf-8"))
+        made = sorted(page.name for page in (self.path / "films").iterdir())
+        self.assertEqual(sorted([*linked, "index.html"]), made)
+        self.assertLessEqual({f"{program.name}.html" for program in programs()}, set(made))
+        self.resize(390)
+        for name in made:
+            page = self.path / "films" / name
+            self.browser.get(page.as_uri())
+            if name != "index.html":
+                self.run_js("for (let n = 0; n <= longest(); ++n) show(n)")
+            self.assertLessEqual(self.run_js("return document.documentElement.scrollWidth"), 390, name)
+            self.assert_clean(page)
+
     def test_timeline_page(self):
         page = self.path / "lanes.html"
         subprocess.run([BUILD / "step08", *SMALL, "--timeline", page], check=True, capture_output=True)
