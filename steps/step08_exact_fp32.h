@@ -6,7 +6,8 @@
 //      t = p hi V lo + p lo V hi + p hi V hi       p is split in registers; o = alpha o + t
 //
 // No sum stays in the tensor cores for long, since they cut off digits. Q, K and V are split once, by a kernel of its
-// own, and not by every block that meets them. A warpgroup waits for its products; the others' run meanwhile.
+// own, and not by every block that meets them. A warpgroup waits for its products; the others' run meanwhile, and taking
+// turns gains nothing here.
 #pragma once
 
 #include "common/step/step.h"
@@ -72,7 +73,6 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   constexpr int kLaunchRegisters = 65536 / T::kThreads / 8 * 8;  // of a thread; those of an SM are 65536
   constexpr int kSteps = T::kHeadDim / 16, kPanels = T::kHeadDim / kPanelColumns;
   constexpr int kPiece = (kSteps + kPanels) / (1 + kPanels);  // of the sum over head_dim, in s and in each of t
-  constexpr bool kTurns = kConsumers == 2;                    // as in fp16
   static_assert(T::kBc == kSplitRows && T::kThreads == 128 * (1 + kConsumers));
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * kLaunchRegisters);
   static_assert(sizeof(ExactSram<T>) <= 227 * 1024);
@@ -113,7 +113,6 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     const int all_see = mask.keys_seen(q0 + warp_row);  // keys before this one are seen by every row of the warp
     const float q_unscale = unscale_q.head(head).load(0, min(q0 / 64 + me, static_cast<int>(unscale_q.cols) - 1));
     Ring<kStages> ring;
-    if (kTurns && me == kConsumers - 1) Turn<kConsumers>::pass(me);
     sram.q_full.wait(0);
 
     float o[kPanels][32] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {};
@@ -122,12 +121,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
       uint32_t hi[4][4], lo[4][4];
       sram.k_full[ring.stage].wait(ring.parity);
       const float s_unscale = q_unscale * sram.k_unscale[ring.stage];
-      if (kTurns) Turn<kConsumers>::wait(me);
       begin_products();
       start_split_abt(s, sram.q, me * 64, sram.k[ring.stage], 0, kPiece);
       ATTN_UNROLL for (int n = 0; n < kPanels; ++n)
         start_split_abt(t[n], sram.q, me * 64, sram.k[ring.stage], (n + 1) * kPiece, min((n + 2) * kPiece, kSteps));
-      if (kTurns) Turn<kConsumers>::pass(me);
       wait_products<0>();
       fence_registers(s);
       fence_panels(t);
@@ -141,10 +138,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 
       sram.v_full[ring.stage].wait(ring.parity);
       const float v_unscale = sram.v_unscale[ring.stage] / kWeightScale;
-      if (kTurns) Turn<kConsumers>::wait(me);
       begin_products();
       start_split_ab(t, hi, lo, sram.v[ring.stage]);
-      if (kTurns) Turn<kConsumers>::pass(me);
       wait_products<0>();
       fence_panels(t);
       fence_registers(hi);
