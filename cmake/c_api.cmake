@@ -35,8 +35,6 @@ function(attn_add_c_library name output)
 endfunction()
 
 attn_add_c_part(attention_c_base common/c_api/attention_steps.cpp ${executor_sources})
-target_include_directories(attention_c_base PRIVATE ${ATTN_BUILD_INFO_DIR})
-add_dependencies(attention_c_base attn_build_info)
 
 get_property(steps GLOBAL PROPERTY ATTN_STEPS)
 set(parts "")

@@ -21,15 +21,15 @@ else()
     string(APPEND commit "-dirty")
   endif()
 endif()
-set(text "// Written by cmake/write_build_info.cmake. An empty string: not known, or not part of this build.
-#pragma once
+set(text "// Written by cmake/write_build_info.cmake.
+#include \"common/base/build_info.h\"
 namespace attention::build_info {
-inline constexpr const char* kGitCommit = \"${commit}\";
-inline constexpr const char* kNoCommitReason = \"${reason}\";  // where there is none
-inline constexpr const char* kCompiler = \"${COMPILER}\";
-inline constexpr const char* kBuildType = \"${BUILD_TYPE}\";
-inline constexpr const char* kCuda = \"${CUDA}\";
-inline constexpr const char* kCudaArchitectures = \"${ARCHITECTURES}\";
+const char* const kGitCommit = \"${commit}\";
+const char* const kNoCommitReason = \"${reason}\";
+const char* const kCompiler = \"${COMPILER}\";
+const char* const kBuildType = \"${BUILD_TYPE}\";
+const char* const kCuda = \"${CUDA}\";
+const char* const kCudaArchitectures = \"${ARCHITECTURES}\";
 }  // namespace attention::build_info
 ")
 set(old "")

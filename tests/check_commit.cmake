@@ -8,9 +8,9 @@ endif()
 file(REMOVE_RECURSE ${FOLDER})
 file(MAKE_DIRECTORY ${FOLDER}/ours)
 function(check source expected)
-  execute_process(COMMAND ${CMAKE_COMMAND} -DGIT=${GIT_EXECUTABLE} -DSOURCE=${source} -DOUTPUT=${FOLDER}/build_info.h
+  execute_process(COMMAND ${CMAKE_COMMAND} -DGIT=${GIT_EXECUTABLE} -DSOURCE=${source} -DOUTPUT=${FOLDER}/build_info.cpp
                           -P ${SOURCE}/cmake/write_build_info.cmake COMMAND_ERROR_IS_FATAL ANY)
-  file(READ ${FOLDER}/build_info.h text)
+  file(READ ${FOLDER}/build_info.cpp text)
   if(NOT text MATCHES "${expected}")
     message(FATAL_ERROR "${source}: not ${expected} in\n${text}")
   endif()

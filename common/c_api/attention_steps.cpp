@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "build_info.h"
 #include "common/harness/choose.h"
+#include "common/base/build_info.h"
 #include "common/base/error.h"
 #include "common/base/exit_code.h"
 

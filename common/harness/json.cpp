@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "build_info.h"
+#include "common/base/build_info.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "common/harness/regime.h"

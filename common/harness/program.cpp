@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "build_info.h"
+#include "common/base/build_info.h"
 #include "common/base/error.h"
 #include "common/base/exit_code.h"
 #include "common/base/files.h"

@@ -7,8 +7,7 @@
 #include <thread>
 #include <tuple>
 
-#include "build_info.h"
-
+#include "common/base/build_info.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
 
