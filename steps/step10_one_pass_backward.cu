@@ -15,6 +15,7 @@
 #include "common/step/step.h"
 #include "common/tile/backward.h"
 #include "common/tile/mask.h"
+#include "common/tile/swizzle.h"
 #include "step06_asynchronous_pipeline.cu"  // the forward
 
 namespace attention::ATTN_DEVICE::step10 {
@@ -31,6 +32,23 @@ struct Sram {
   unsigned number;          // of the block, where they are ordered
 };
 
+/// A warp's share of a query tile's dQ: 32 columns of 16 or 32 rows. It is added up in the order in which the lanes hold
+/// it, four numbers of a lane side by side: so an addition takes 16 bytes from each lane, and a warp's go to one place.
+template <class T>
+struct ShareOfDq {
+  static constexpr int kRows = T::kBc * T::kHeadDim / (T::kThreads / 32) / 32, kAcross = T::kBc / kRows,
+                       kLines = kRows / 4;  // of 32 lanes' four numbers
+  static_assert(kRows == 16 || kRows == 32);
+  using Sums = Fragment<kRows, 32, 4, 2>;
+  static __device__ __forceinline__ int row(int warp) { return warp % kAcross * kRows; }
+  static __device__ __forceinline__ int col(int warp) { return warp / kAcross * 32; }
+  static __device__ __forceinline__ void add(Global<float> sums, const Sums& dq, int share) {
+    ATTN_UNROLL for (int i = 0; i < dq.kRows; ++i)
+      ATTN_UNROLL for (int j = 0; j < dq.kCols; j += 4)
+        sums.template add_run<4>(share * kLines + (i * dq.kCols + j) / 4, threadIdx.x % 32 * 4, &dq.value[i][j]);
+  }
+};
+
 /// dK, dV, and this block's share of dQ. A block owns Br keys and loops over the query tiles that see them.
 /// Ordered: the blocks of a head add to a query tile one after the other, those of the last keys first. A block takes
 /// its number when it begins, and waits for smaller numbers alone, which have begun: so somebody can always go on,
@@ -44,19 +62,17 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) keys_backward(
     typename T::In dO,          // [heads, seqlen_q, head_dim]
     Global<const float> lse2,   // [heads, 1, padded rows]
     Global<const float> delta,  // [heads, 1, padded rows]
-    Global<float> dQ_sums,      // [heads, padded rows, head_dim]
+    Global<float> dQ_sums,      // [heads, padded rows * head_dim of T / 128, 128]: as the lanes have them
     typename T::Out dK,         // [heads, seqlen_k, head_dim]
     typename T::Out dV,         // [heads, seqlen_k, head_dim]
     unsigned* turns) {          // [1 + heads * query tiles * warps], zeros: how many blocks have begun, and have added
   constexpr int kWarps = T::kThreads / 32, kQueries = T::kBc;
-  constexpr int kShare = kQueries * T::kHeadDim / kWarps, kDqRows = kShare < 1024 ? 16 : 32,
-                kDqCols = kShare / kDqRows;  // a warp's of dQ
+  using Share = ShareOfDq<T>;
   auto& sram = dynamic_sram<Sram<T>>();
   const int number = Ordered ? number_of_block(turns, sram.number) : static_cast<int>(blockIdx.x);
   const Order order = Order::of_grid(ceil_div(mask.seqlen_k, T::kBr), mask.causal ? kTogetherBackward : 1);
   const auto [head, k0] = Ordered ? order.descending(number, T::kBr) : order.ascending(number, T::kBr);
   const int warp = threadIdx.x / 32, warp_row0 = warp * T::kWarpRows;
-  const int dq_row = warp % (kQueries / kDqRows) * kDqRows, dq_col = warp / (kQueries / kDqRows) * kDqCols;
   const int first = mask.queries_begin(k0) / kQueries * kQueries, end = mask.seqlen_q;
   const float scale = kLog2e * softmax_scale;  // e^(softmax_scale x) = 2^(scale x)
 
@@ -68,14 +84,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) keys_backward(
     load_row_async(to.delta, delta.head(head), q0);
   };
   const auto turn_of = [&](int q0) {
-    return turns + 1 + (int64_t{head} * (dQ_sums.rows / kQueries) + q0 / kQueries) * kWarps + warp;
+    return turns + 1 + (int64_t{head} * ceil_div(mask.seqlen_q, kQueries) + q0 / kQueries) * kWarps + warp;
   };
   const auto add_dq = [&](int q0, int place) {
-    Fragment<kDqRows, kDqCols, 4, 2> dq(dq_row);
-    multiply_atb(dq, sram.ds[place], sram.k, dq_col);
+    typename Share::Sums dq(Share::row(warp));
+    multiply_atb(dq, sram.ds[place], sram.k, Share::col(warp));
     if (Ordered)
       wait_turn(turn_of(q0), static_cast<unsigned>((mask.keys_end(q0 + kQueries) - 1) / T::kBr - k0 / T::kBr));
-    add_tile(dQ_sums.head(head), dq, q0, dq_col);
+    Share::add(dQ_sums.head(head), dq, q0 / kQueries * kWarps + warp);
   };
 
   load_tile_async<T::kThreads>(sram.k, K.head(head), k0);
@@ -123,20 +139,28 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) keys_backward(
   store_tile(dV.head(head), dv, k0);
 }
 
-/// dQ = softmax_scale dQ_sums. Lanes lanes own a row, eight columns each.
-template <class E, int Lanes>
+/// dQ = softmax_scale dQ_sums, in the tensor's type and order. A warp converts 16 rows of a warp's share.
+template <class T>
 __global__ void convert_dq(float softmax_scale,
-                           Global<const float> dQ_sums,  // [heads, padded rows, head_dim]
-                           Global<E> dQ) {               // [heads, seqlen_q, head_dim]
-  const auto [head, row, col] = eight_columns<Lanes>(dQ_sums.rows);
-  if (row >= dQ.rows || col >= dQ.cols) return;
-  float out[kEight];
-  ATTN_UNROLL for (int n = 0; n < kEight; n += 4) {
-    const float4 x = dQ_sums.head(head).load_vector_if(true, row, col + n);
-    out[n] = softmax_scale * x.x, out[n + 1] = softmax_scale * x.y, out[n + 2] = softmax_scale * x.z,
-    out[n + 3] = softmax_scale * x.w;
+                           Global<const float> dQ_sums,       // [heads, padded rows * head_dim of T / 128, 128]
+                           Global<typename T::Element> dQ) {  // [heads, seqlen_q, head_dim]
+  using Share = ShareOfDq<T>;
+  constexpr int kWarps = T::kThreads / 32, kLines = 4;  // of 16 rows
+  const int per_head = static_cast<int>(dQ_sums.rows), lane = threadIdx.x % 32;
+  const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32 * kLines;
+  const int head = static_cast<int>(first / per_head), line = static_cast<int>(first % per_head);
+  const int share = line / Share::kLines, warp = share % kWarps;
+  const int row = share / kWarps * T::kBc + Share::row(warp) + line % Share::kLines / kLines * 16 + sum_row(lane, 0),
+            col = Share::col(warp) + sum_col(lane, 0);
+  ATTN_UNROLL for (int n = 0; n < kLines; ++n) {
+    const float4 x = dQ_sums.head(head).load_vector_if(true, line + n, lane * 4);
+    const float left[2] = {softmax_scale * x.x, softmax_scale * x.y},
+                right[2] = {softmax_scale * x.z, softmax_scale * x.w};
+    const int r = row + n / 2 * 8, c = col + n % 2 * 16;
+    if (r < static_cast<int>(dQ.rows) && c < static_cast<int>(dQ.cols)) dQ.head(head).template store_run<2>(r, c, left);
+    if (r < static_cast<int>(dQ.rows) && c + 8 < static_cast<int>(dQ.cols))
+      dQ.head(head).template store_run<2>(r, c + 8, right);
   }
-  dQ.head(head).template store_run<kEight>(row, col, out);
 }
 
 // ---- launches -------------------------------------------------------------------------------------------------------
@@ -165,7 +189,8 @@ inline void backward(const Problem& p, const Tensors& t) {
     using T = decltype(tile);
     using E = typename T::Element;
     constexpr int kLanes = T::kHeadDim / kEight, kRowThreads = 128;
-    const int64_t heads = p.heads_total(), rows = padded_rows(p), row_blocks = heads * rows / (kRowThreads / kLanes);
+    const int64_t heads = p.heads_total(), rows = padded_rows(p), row_blocks = heads * rows / (kRowThreads / kLanes),
+                  lines = rows * T::kHeadDim / 128;
     const auto scratch = [&](auto kind, const char* name, int64_t r, int64_t c) {
       return view<float>(decltype(kind){t.scratch(name), name}, heads, r, c);
     };
@@ -177,14 +202,14 @@ inline void backward(const Problem& p, const Tensors& t) {
 
     launch("delta", rows_backward<E, kLanes>, row_blocks, kRowThreads, 0, query_rows<E>(p, Source{t.o, "O"}), dO,
            row_scalars(p, Source{t.lse, "LSE"}), scratch(write, "lse2", 1, rows), scratch(write, "delta", 1, rows),
-           scratch(write, "dQ sums", rows, p.head_dim), turns, ordered ? turns_of(p) : 0);
+           scratch(write, "dQ sums", rows, T::kHeadDim), turns, ordered ? turns_of(p) : 0);
     launch("dQ dK dV", ordered ? keys_backward<T, true> : keys_backward<T, false>, heads * ceil_div(p.seqlen_k, T::kBr),
            T::kThreads, sizeof(Sram<T>), Mask{p.seqlen_q, p.seqlen_k, p.causal}, p.softmax_scale,
            query_rows<E>(p, Source{t.q, "Q"}), key_rows<E>(p, Source{t.k, "K"}), key_rows<E>(p, Source{t.v, "V"}), dO,
-           scratch(read, "lse2", 1, rows), scratch(read, "delta", 1, rows), scratch(write, "dQ sums", rows, p.head_dim),
+           scratch(read, "lse2", 1, rows), scratch(read, "delta", 1, rows), scratch(write, "dQ sums", lines, 128),
            key_rows<E>(p, Target{t.dk, "dK"}), key_rows<E>(p, Target{t.dv, "dV"}), turns);
-    launch("convert dQ", convert_dq<E, kLanes>, row_blocks, kRowThreads, 0, p.softmax_scale,
-           scratch(read, "dQ sums", rows, p.head_dim), query_rows<E>(p, Target{t.dq, "dQ"}));
+    launch("convert dQ", convert_dq<T>, heads * lines / 16, 128, 0, p.softmax_scale,
+           scratch(read, "dQ sums", lines, 128), query_rows<E>(p, Target{t.dq, "dQ"}));
   });
 }
 
@@ -221,7 +246,7 @@ inline Step step() {
           {.name = "one-pass backward",
            .backward = true,
            .scratch = [](const Problem& p) { return one_pass_scratch(p, turns_of(p)); },
-           .cost = [](const Problem& p) { return one_pass_cost(p, p.seqlen_q); },
+           .cost = [](const Problem& p) { return one_pass_cost(p); },
            .prepare = forward,
            .run = backward,
            .any_order = "dq"}}};

@@ -66,7 +66,7 @@ inline void backward(const Problem& p, const Tensors& t) {
            sums(read, "delta", 1, rows), sums(write, "dQ sums", lane_rows, 512),
            tensor_map<E>(t.dk, "dK", heads, p.seqlen_k, D, 16, 1),
            tensor_map<E>(t.dv, "dV", heads, p.seqlen_k, D, 16, 1), order);
-    launch("convert dQ", convert_dq<E, T::kBc, D>, heads * lane_rows * 32 / 128, 128, 0, p.softmax_scale,
+    launch("convert dQ", convert_dq<E, T::kBc, D>, heads * lane_rows / kLinesOfABlock, 128, 0, p.softmax_scale,
            sums(read, "dQ sums", lane_rows, 512), query_rows<E>(p, Target{t.dq, "dQ"}));
   });
 }
@@ -80,7 +80,7 @@ inline void forward(const Problem& p, const Tensors& t) { step07::forward(of_for
 inline std::vector<KernelCost> forward_cost(const Problem& p) { return copy_engine_cost(of_forward(p)); }
 
 inline std::vector<KernelCost> cost(const Problem& p) {
-  std::vector<KernelCost> kernels = one_pass_cost(p, padded_rows(p));
+  std::vector<KernelCost> kernels = one_pass_cost(p);
   kernels[1].by_copy_engine().by_warpgroups();
   return kernels;
 }

@@ -14,6 +14,9 @@ inline namespace ATTN_DEVICE {
 /// tiles.
 inline int64_t padded_rows(const Problem& p) { return ceil_div(p.seqlen_q, p.tile.bc) * p.tile.bc; }
 
+/// Numbers of a row of dQ's sums, which lie as the lanes of a tile have them: the tile's head_dim.
+inline int64_t padded_head_dim(const Problem& p) { return p.head_dim <= 64 ? 64 : 128; }
+
 /// Heads that go through their key tiles side by side under a causal mask (Order): half of a forward's, since each
 /// brings twice as much.
 constexpr int kTogetherBackward = Order::kTogetherIfCausal / 2;
@@ -40,7 +43,7 @@ __global__ void rows_backward(
     Global<const float> LSE,  // [heads, 1, seqlen_q]
     Global<float> lse2,       // [heads, 1, padded rows]
     Global<float> delta,      // [heads, 1, padded rows]
-    Global<float> dQ_sums,    // [heads, padded rows, head_dim]
+    Global<float> dQ_sums,    // [heads, padded rows, padded head_dim]
     unsigned* turns,          // [turns_count]; null: none
     int64_t turns_count) {
   const auto [head, row, col] = eight_columns<Lanes>(lse2.cols);
@@ -55,8 +58,7 @@ __global__ void rows_backward(
   }
   lanes_sum<Lanes>(sum);
   const float zeros[4] = {};
-  ATTN_UNROLL for (int n = 0; n < kEight; n += 4)
-    if (columns) dQ_sums.head(head).template store_run<4>(row, col + n, zeros);
+  ATTN_UNROLL for (int n = 0; n < kEight; n += 4) dQ_sums.head(head).template store_run<4>(row, col + n, zeros);
   const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (thread < turns_count) turns[thread] = 0;
   if (col == 0) {
@@ -88,11 +90,10 @@ inline Problem with_first_tile(Problem p, const std::vector<TileChoice>& tiles) 
 }
 
 /// Five products per visited tile: S, dP, dV, dK, dQ. Row numbers and shares of dQ are those of whole tiles.
-/// Of each head's sums the last kernel loads `converted` rows.
-inline std::vector<KernelCost> one_pass_cost(const Problem& p, int64_t converted) {
+inline std::vector<KernelCost> one_pass_cost(const Problem& p) {
   const Visits visits = visits_by_key_blocks(p, p.tile.br, p.tile.bc);
   const int64_t padded = p.heads_total() * padded_rows(p), asked_rows = visits.tiles * visits.loop * p.heads_total();
-  const int64_t asked_q = visits.rows * p.row(), sums = padded * p.head_dim;
+  const int64_t asked_q = visits.rows * p.row(), sums = padded * padded_head_dim(p);
   return {KernelCost("delta", p)
               .loads({"O", "dO"}, p.Xq(), p.Xq())
               .loads("LSE", p.L(), p.L())
@@ -103,19 +104,17 @@ inline std::vector<KernelCost> one_pass_cost(const Problem& p, int64_t converted
               .loads({"Q", "dO"}, asked_q, p.Xq())
               .loads({"lse2", "delta"}, asked_rows, padded)
               .loads("dQ sums", 0, sums)
-              .stores("dQ sums", asked_rows * p.head_dim, sums)
+              .stores("dQ sums", asked_rows * padded_head_dim(p), sums)
               .stores({"dK", "dV"}, p.Xk(), p.Xk())
               .multiplies(visits, 5),
-          KernelCost("convert dQ", p)
-              .loads("dQ sums", converted * p.row(), converted * p.row())
-              .stores("dQ", p.Xq(), p.Xq())};
+          KernelCost("convert dQ", p).loads("dQ sums", sums, sums).stores("dQ", p.Xq(), p.Xq())};
 }
 
 /// `turns`: words that order the additions, where a fixed order is asked for.
 inline std::vector<Scratch> one_pass_scratch(const Problem& p, int64_t turns) {
   const int64_t padded = p.heads_total() * padded_rows(p), bytes = sizeof(float);
   std::vector<Scratch> scratch = {
-      {"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * p.head_dim * bytes}};
+      {"lse2", padded * bytes}, {"delta", padded * bytes}, {"dQ sums", padded * padded_head_dim(p) * bytes}};
   if (p.leaves_out(any_order().name)) scratch.push_back({"turns", turns * static_cast<int64_t>(sizeof(unsigned))});
   return scratch;
 }

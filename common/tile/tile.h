@@ -183,17 +183,6 @@ __device__ __forceinline__ void store_tile(Global<E> to, const Fragment<Rows, Co
   }
 }
 
-/// The same for sums to which other blocks add too: fp32, each row a whole number of pairs.
-template <int Rows, int Cols, int Lanes>
-__device__ __forceinline__ void add_tile(Global<float> to, const Fragment<Rows, Cols, Lanes, 2>& from, int64_t row0,
-                                         int64_t col0) {
-  ATTN_UNROLL for (int i = 0; i < from.kRows; ++i)
-    ATTN_UNROLL for (int j = 0; j < from.kCols; j += 2) {
-      const int64_t row = row0 + from.row(i), col = col0 + from.col(j);
-      if (row < to.rows && col < to.cols) to.template add_run<2>(row, col, &from.value[i][j]);
-    }
-}
-
 /// Registers -> SRAM, in the tile's 16-bit type. The warp's rows alone.
 template <class E, int TileRows, int Rows, int Cols, int Lanes>
 __device__ __forceinline__ void store_tile(SramTile<E, TileRows, Cols>& to,
