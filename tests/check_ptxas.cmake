@@ -1,12 +1,6 @@
 # Reads what ptxas printed of a Hopper step's kernels (cmake/steps.cmake keeps it): products that it runs one by one
 # (C7508 to C7520) or spills of more than 16 bytes would cost a tenth and more of the speed, and no result would show
-# it. With SOURCE that file is compiled first: with mistakes that are chosen at run time (common/device/gpu/mistakes.h),
-# which would all be right if ptxas ran products one by one.
-if(SOURCE)
-  execute_process(COMMAND ${NVCC} -std=c++20 --expt-relaxed-constexpr --generate-code=arch=compute_90a,code=sm_90a
-                          -Xptxas=-v -DATTN_GPU_MISTAKES -I${FOLDER} -cubin -o ${LOG}.cubin ${SOURCE}
-                  OUTPUT_FILE ${LOG} ERROR_FILE ${LOG})
-endif()
+# it.
 file(READ ${LOG} text)
 string(REGEX MATCHALL "Used [0-9]+ registers" kernels "${text}")
 list(LENGTH kernels count)

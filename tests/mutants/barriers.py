@@ -1,7 +1,7 @@
 """python3 barriers.py folder: every barrier of steps/ and common/tile/ is needed, and what Hopper's are told is needed
 as it is. Leaves out one after the other (the executor's ATTN_LEAVE_OUT_BARRIER), makes each count, parity and number of
 bytes one off (ATTN_OFF_BY_ONE), and demands, of every program of the folder that comes to it (ATTN_LIST_BARRIERS), that
-one of the runs below ends with exit 1. gpu_barriers.py makes the same mistakes on a GPU."""
+one of the runs below ends with exit 1."""
 
 import json
 import os

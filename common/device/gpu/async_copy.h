@@ -32,8 +32,7 @@ __device__ __forceinline__ void commit_copies() {
 /// cp.async.wait_group: waits until all of this thread's groups but the `Pending` youngest have arrived. Other threads'
 /// copies are there after a __syncthreads that follows.
 template <int Pending>
-__device__ __forceinline__ void wait_copies(Caller caller = Caller::here()) {
-  if (left_out(caller)) return;
+__device__ __forceinline__ void wait_copies() {
   const Timed timed(Noted::wait_copies, Pending);
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");

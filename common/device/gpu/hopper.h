@@ -39,19 +39,15 @@ struct Barrier {
   uint64_t state;
 
   /// mbarrier.init: each phase takes this many arrivals.
-  __device__ __forceinline__ void init(int arrivals, Caller caller = Caller::here()) {
-    ATTN_SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sram_address(&state)),
-               "r"(arrivals + off_by_one(caller)) : "memory");
+  __device__ __forceinline__ void init(int arrivals) {
+    ATTN_SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sram_address(&state)), "r"(arrivals) : "memory");
   }
   /// mbarrier.arrive: one arrival.
-  __device__ __forceinline__ void arrive(Caller caller = Caller::here()) {
-    if (left_out(caller)) return;
+  __device__ __forceinline__ void arrive() {
     ATTN_SM90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sram_address(&state)) : "memory");
   }
   /// mbarrier.arrive.expect_tx: one arrival, which announces bytes that a copy will bring.
-  __device__ __forceinline__ void arrive_and_expect(int bytes, Caller caller = Caller::here()) {
-    if (left_out(caller)) return;
-    bytes += 16 * off_by_one(caller);
+  __device__ __forceinline__ void arrive_and_expect(int bytes) {
     ATTN_SM90A(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sram_address(&state)), "r"(bytes) : "memory");
   }
@@ -65,31 +61,26 @@ struct Barrier {
         "r"(parity) : "memory");
     return yes;
   }
-  __device__ __forceinline__ void wait(int parity, Caller caller = Caller::here()) const {
-    if (left_out(caller)) return;
+  __device__ __forceinline__ void wait(int parity) const {
     const Timed timed(Noted::wait, static_cast<int>(sram_address(&state)));
-    parity ^= off_by_one(caller) & 1;
     while (!ended(parity)) {
     }
   }
 };
 
 /// fence.mbarrier_init: the barriers that this thread has made exist for the copy engine too.
-__device__ __forceinline__ void barriers_are_ready(Caller caller = Caller::here()) {
-  if (left_out(caller)) return;
+__device__ __forceinline__ void barriers_are_ready() {
   ATTN_SM90A("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" :: : "memory");
 }
 
 /// bar.sync: `threads` threads meet at the barrier of this number (1 to 15; 0 is __syncthreads').
-__device__ __forceinline__ void named_sync(int number, int threads, Caller caller = Caller::here()) {
-  if (left_out(caller)) return;
+__device__ __forceinline__ void named_sync(int number, int threads) {
   const Timed timed(Noted::wait, number);
-  ATTN_SM90A("bar.sync %0, %1;" ::"r"(number), "r"(threads + 32 * off_by_one(caller)) : "memory");
+  ATTN_SM90A("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 /// bar.arrive: the same for who does not wait.
-__device__ __forceinline__ void named_arrive(int number, int threads, Caller caller = Caller::here()) {
-  if (left_out(caller)) return;
-  ATTN_SM90A("bar.arrive %0, %1;" ::"r"(number), "r"(threads + 32 * off_by_one(caller)) : "memory");
+__device__ __forceinline__ void named_arrive(int number, int threads) {
+  ATTN_SM90A("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 // ---- the copy engine ------------------------------------------------------------------------------------------------
@@ -135,19 +126,14 @@ __device__ __forceinline__ void store_matrices(E* row, const uint32_t (&x)[4]) {
              "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
 /// cp.async.bulk.commit_group: the copies back that this thread has started are a group.
-__device__ __forceinline__ void commit_copies_back(Caller caller = Caller::here()) {
-  if (left_out(caller)) return;
-  ATTN_SM90A("cp.async.bulk.commit_group;" :: : "memory");
-}
+__device__ __forceinline__ void commit_copies_back() { ATTN_SM90A("cp.async.bulk.commit_group;" :: : "memory"); }
 /// cp.async.bulk.wait_group.read: waits until all of this thread's copies back have read their SRAM.
-__device__ __forceinline__ void wait_until_copies_back_have_read(Caller caller = Caller::here()) {
-  if (left_out(caller)) return;
+__device__ __forceinline__ void wait_until_copies_back_have_read() {
   const Timed timed(Noted::wait_bulk_stores);
   ATTN_SM90A("cp.async.bulk.wait_group.read 0;" :: : "memory");
 }
 /// fence.proxy.async: what this thread has stored in SRAM is visible to the copy engine and the tensor cores.
-__device__ __forceinline__ void stores_visible_to_engines(Caller caller = Caller::here()) {
-  if (left_out(caller)) return;
+__device__ __forceinline__ void stores_visible_to_engines() {
   ATTN_SM90A("fence.proxy.async.shared::cta;" :: : "memory");
 }
 
@@ -166,22 +152,14 @@ __device__ __forceinline__ void take_registers() {
 // ---- warpgroup products ---------------------------------------------------------------------------------------------
 
 /// wgmma.fence: the registers that the next products read and add to are as the code before left them.
-__device__ __forceinline__ void begin_products(Caller caller = Caller::here()) {
-  if (compiled_out(caller)) return;
-  ATTN_SM90A("wgmma.fence.sync.aligned;" :: : "memory");
-}
+__device__ __forceinline__ void begin_products() { ATTN_SM90A("wgmma.fence.sync.aligned;" :: : "memory"); }
 /// wgmma.commit_group: the products started since the last one are a group.
-__device__ __forceinline__ void commit_products(Caller caller = Caller::here()) {
-  if (compiled_out(caller)) return;
-  ATTN_SM90A("wgmma.commit_group.sync.aligned;" :: : "memory");
-}
+__device__ __forceinline__ void commit_products() { ATTN_SM90A("wgmma.commit_group.sync.aligned;" :: : "memory"); }
 /// wgmma.wait_group: waits until all groups but the `Pending` youngest are finished.
 template <int Pending>
-__device__ __forceinline__ void wait_products(Caller caller = Caller::here()) {
-  if (compiled_out(caller)) return;
+__device__ __forceinline__ void wait_products() {
   const Timed timed(Noted::wait_products, Pending);
-  if (compiled_off(caller)) ATTN_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending + 1) : "memory");
-  else ATTN_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+  ATTN_SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
 /// No instruction. The compiler does not know that a product still writes (or reads) its registers until the wait: this

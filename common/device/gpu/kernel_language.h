@@ -13,7 +13,6 @@
 
 #include "common/device/gpu/cuda_check.h"
 #include "common/device/gpu/launch_log.h"
-#include "common/device/gpu/mistakes.h"
 #include "common/device/timed.h"
 #include "common/base/error.h"
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/device/gpu/cuda_check.h"
-#include "common/device/gpu/mistakes_host.h"
 
 namespace attention::on_gpu {
 
@@ -48,7 +47,6 @@ void LaunchLog::before(const char* name, const void* kernel, int64_t grid, int b
                std::string(name) + " asking for " + std::to_string(sram_bytes) + " bytes of SRAM");
     allowed = sram_bytes;
   }
-  make_mistake();
   before_call(name, recording_ ? describe(name, kernel, block, sram_bytes) : LaunchRecord{});
 }
 
