@@ -66,7 +66,7 @@ inline void backward(const Problem& p, const Tensors& t) {
            sums(read, "delta", 1, rows), sums(write, "dQ sums", lane_rows, 512),
            tensor_map<E>(t.dk, "dK", heads, p.seqlen_k, D, 16, 1),
            tensor_map<E>(t.dv, "dV", heads, p.seqlen_k, D, 16, 1), order);
-    launch("convert dQ", convert_dq<E, T::kBc, D>, heads * lane_rows / kLinesOfABlock, 128, 0, p.softmax_scale,
+    launch("convert dQ", convert_dq<E, T::kBc, D>, heads * lane_rows * 32 / 128, 128, 0, p.softmax_scale,
            sums(read, "dQ sums", lane_rows, 512), query_rows<E>(p, Target{t.dq, "dQ"}));
   });
 }

@@ -211,26 +211,26 @@ __global__ void __launch_bounds__(T::kThreads, 1) keys_backward(
   if (speaker) wait_until_copies_back_have_read();  // SRAM must last until then
 }
 
-/// dQ = softmax_scale dQ_sums in the tensor's type and order. A block loads as a warpgroup added, line by line: each
-/// thread four times two columns of two rows.
-constexpr int kLinesOfABlock = 4;
+/// dQ = softmax_scale dQ_sums in the tensor's type and order. A thread takes 16 sums: what four lanes of a warpgroup
+/// added in one go, two rows of eight columns.
 template <class E, int Bc, int D>
 __global__ void convert_dq(float softmax_scale,
                            Global<const float> dQ_sums,  // [heads, query tiles * 2 pieces * 8, 128 lanes * 4]
                            Global<E> dQ) {               // [heads, seqlen_q, head_dim]
-  const int blocks = static_cast<int>(dQ_sums.rows) / kLinesOfABlock;  // of a head
-  const int head = static_cast<int>(blockIdx.x) / blocks, line = static_cast<int>(blockIdx.x) % blocks * kLinesOfABlock,
-            piece = line / 8 % 2;
-  const int row = line / 16 * Bc + (D == 64 ? piece * 64 : 0) + static_cast<int>(threadIdx.x) / 32 * 16 +
-                  sum_row(threadIdx.x % 32, 0),
-            col = (D == 64 ? 0 : piece * 64) + line % 8 * 8 + sum_col(threadIdx.x % 32, 0);
-  ATTN_UNROLL for (int i = 0; i < kLinesOfABlock; ++i) {
-    const float4 x = dQ_sums.head(head).load_vector_if(true, line + i, threadIdx.x * 4);
-    const float upper[2] = {softmax_scale * x.x, softmax_scale * x.y},
-                lower[2] = {softmax_scale * x.z, softmax_scale * x.w};
-    if (row < static_cast<int>(dQ.rows)) dQ.head(head).template store_run<2>(row, col + i * 8, upper);
-    if (row + 8 < static_cast<int>(dQ.rows)) dQ.head(head).template store_run<2>(row + 8, col + i * 8, lower);
+  const int per_head = static_cast<int>(dQ_sums.rows) * 32;
+  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int head = static_cast<int>(thread / per_head), n = static_cast<int>(thread % per_head);
+  const int quad = n % 32, eighth = n / 32 % 8, piece = n / 256 % 2, q0 = n / 512 * Bc;
+  const int row = q0 + quad / 8 * 16 + quad % 8 + (D == 64 ? piece * 64 : 0),
+            col = eighth * 8 + (D == 64 ? 0 : piece * 64);
+  float out[2][8];
+  ATTN_UNROLL for (int lane = 0; lane < 4; ++lane) {
+    const float4 x = dQ_sums.head(head).load_vector_if(true, n / 32, quad * 16 + lane * 4);
+    out[0][2 * lane] = softmax_scale * x.x, out[0][2 * lane + 1] = softmax_scale * x.y;
+    out[1][2 * lane] = softmax_scale * x.z, out[1][2 * lane + 1] = softmax_scale * x.w;
   }
+  ATTN_UNROLL for (int i = 0; i < 2; ++i)
+    if (row + 8 * i < static_cast<int>(dQ.rows)) dQ.head(head).template store_run<8>(row + 8 * i, col, out[i]);
 }
 
 }  // namespace attention::ATTN_DEVICE::step11
