@@ -1,6 +1,7 @@
 // step10: where dQ is added up in fp32, and the kernel that brings it from there to its own type and order.
 #pragma once
 
+#include "common/tile/backward.h"
 #include "common/tile/swizzle.h"
 #include "common/tile/tile.h"
 
@@ -23,27 +24,28 @@ struct ShareOfDq {
   }
 };
 
-/// dQ = softmax_scale dQ_sums, in the tensor's type and order. A warp converts 16 rows of a warp's share.
+/// dQ = softmax_scale dQ_sums, in the tensor's type and order. A warp takes 16 rows of a share, four lines of sums; a
+/// lane has 16 columns of a row at last.
 template <class T>
 __global__ void convert_dq(float softmax_scale,
                            Global<const float> dQ_sums,       // [heads, padded rows * head_dim of T / 128, 128]
                            Global<typename T::Element> dQ) {  // [heads, seqlen_q, head_dim]
   using Share = ShareOfDq<T>;
-  constexpr int kWarps = T::kThreads / 32, kLines = 4;  // of 16 rows
-  const int per_head = static_cast<int>(dQ_sums.rows), lane = threadIdx.x % 32;
-  const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32 * kLines;
-  const int head = static_cast<int>(first / per_head), line = static_cast<int>(first % per_head);
+  constexpr int kWarps = T::kThreads / 32;
+  const auto [head, number] = thread_of_head(dQ_sums.rows * 8);
+  const int lane = threadIdx.x % 32, line = static_cast<int>(number / 32) * 4;
+  float x[4][4];
+  ATTN_UNROLL for (int n = 0; n < 4; ++n) dQ_sums.head(head).load_run(line + n, lane * 4, x[n]);
+  exchange_in_four_lanes(x);
+
   const int share = line / Share::kLines, warp = share % kWarps;
-  const int row = share / kWarps * T::kBc + Share::row(warp) + line % Share::kLines / kLines * 16 + sum_row(lane, 0),
-            col = Share::col(warp) + sum_col(lane, 0);
-  ATTN_UNROLL for (int n = 0; n < kLines; ++n) {
-    const float4 x = dQ_sums.head(head).load_vector_if(true, line + n, lane * 4);
-    const float left[2] = {softmax_scale * x.x, softmax_scale * x.y},
-                right[2] = {softmax_scale * x.z, softmax_scale * x.w};
-    const int r = row + n / 2 * 8, c = col + n % 2 * 16;
-    if (r < static_cast<int>(dQ.rows) && c < static_cast<int>(dQ.cols)) dQ.head(head).template store_run<2>(r, c, left);
-    if (r < static_cast<int>(dQ.rows) && c + 8 < static_cast<int>(dQ.cols))
-      dQ.head(head).template store_run<2>(r, c + 8, right);
+  const int row = share / kWarps * T::kBc + Share::row(warp) + line % Share::kLines * 4 + lane % 4 / 2 * 8 + lane / 4,
+            col = Share::col(warp) + lane % 2 * 16;
+  ATTN_UNROLL for (int i = 0; i < 2; ++i) {
+    float out[8];
+    ATTN_UNROLL for (int n = 0; n < 8; ++n) out[n] = softmax_scale * x[n / 2][2 * i + n % 2];
+    if (row < static_cast<int>(dQ.rows) && col + 8 * i < static_cast<int>(dQ.cols))
+      dQ.head(head).template store_run<8>(row, col + 8 * i, out);
   }
 }
 

@@ -211,26 +211,27 @@ __global__ void __launch_bounds__(T::kThreads, 1) keys_backward(
   if (speaker) wait_until_copies_back_have_read();  // SRAM must last until then
 }
 
-/// dQ = softmax_scale dQ_sums in the tensor's type and order. A thread takes 16 sums: what four lanes of a warpgroup
-/// added in one go, two rows of eight columns.
+/// dQ = softmax_scale dQ_sums in the tensor's type and order. A warp takes what a warp added for half of its columns; a
+/// lane has eight columns of two rows at last.
 template <class E, int Bc, int D>
 __global__ void convert_dq(float softmax_scale,
                            Global<const float> dQ_sums,  // [heads, query tiles * 2 pieces * 8, 128 lanes * 4]
                            Global<E> dQ) {               // [heads, seqlen_q, head_dim]
-  const int per_head = static_cast<int>(dQ_sums.rows) * 32;
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int head = static_cast<int>(thread / per_head), n = static_cast<int>(thread % per_head);
-  const int quad = n % 32, eighth = n / 32 % 8, piece = n / 256 % 2, q0 = n / 512 * Bc;
-  const int row = q0 + quad / 8 * 16 + quad % 8 + (D == 64 ? piece * 64 : 0),
-            col = eighth * 8 + (D == 64 ? 0 : piece * 64);
-  float out[2][8];
-  ATTN_UNROLL for (int lane = 0; lane < 4; ++lane) {
-    const float4 x = dQ_sums.head(head).load_vector_if(true, n / 32, quad * 16 + lane * 4);
-    out[0][2 * lane] = softmax_scale * x.x, out[0][2 * lane + 1] = softmax_scale * x.y;
-    out[1][2 * lane] = softmax_scale * x.z, out[1][2 * lane + 1] = softmax_scale * x.w;
+  const auto [head, number] = thread_of_head(dQ_sums.rows * 32);
+  const int lane = threadIdx.x % 32, n32 = static_cast<int>(number / 32);
+  const int half = n32 % 2, warp = n32 / 2 % 4, piece = n32 / 8 % 2, tile = n32 / 16;
+  float x[4][4];
+  ATTN_UNROLL for (int n = 0; n < 4; ++n)
+    dQ_sums.head(head).load_run((tile * 2 + piece) * 8 + half * 4 + n, (warp * 32 + lane) * 4, x[n]);
+  exchange_in_four_lanes(x);
+
+  const int row = tile * Bc + (D == 64 ? piece * 64 : 0) + warp * 16 + lane / 4,
+            col = (D == 64 ? 0 : piece * 64) + half * 32 + lane % 4 * 8;
+  ATTN_UNROLL for (int i = 0; i < 2; ++i) {
+    float out[8];
+    ATTN_UNROLL for (int n = 0; n < 8; ++n) out[n] = softmax_scale * x[n / 2][2 * i + n % 2];
+    if (row + 8 * i < static_cast<int>(dQ.rows)) dQ.head(head).template store_run<8>(row + 8 * i, col, out);
   }
-  ATTN_UNROLL for (int i = 0; i < 2; ++i)
-    if (row + 8 * i < static_cast<int>(dQ.rows)) dQ.head(head).template store_run<8>(row + 8 * i, col, out[i]);
 }
 
 }  // namespace attention::ATTN_DEVICE::step11

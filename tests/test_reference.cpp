@@ -117,7 +117,10 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           r.lse.value[row] = -kInfinity;
           continue;
         }
-        const double lse = largest + std::log(sum), g = dtype == Dtype::fp32 ? std::abs(lse) / 3 : 0;
+        const double lse = largest + std::log(sum), share = dtype == Dtype::fp32 ? 1.0 / 3 : 0;
+        double mean_a = 0;
+        for (int j = 0; j < seqlen_k; ++j) mean_a += std::exp(s[j] - lse) * a[j];
+        const auto with_lse = [&](double w) { return std::max(w + share * mean_a, share * std::abs(lse)); };
         r.lse.value[row] = lse;
         r.lse.allowance[row] = std::max({1.0, std::abs(lse), largest_a / 3});
         const auto add_stored = [&, dtype = dtype](ReferenceTensor& tensor, int64_t at, double term) {
@@ -132,7 +135,7 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
           double o = 0, o_allowance = 0;
           for (int j = 0; j < seqlen_k; ++j) {
             if (!c.problem.visible(i, j)) continue;
-            const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), W = std::max(w, g),
+            const double p = std::exp(s[j] - lse), w = std::max({1.0, a[j] / 3, largest_abs / 3}), W = with_lse(w),
                          v = c.at_key(c.v, h, j, x), d_o = c.at_query(c.d_o, h, i, x);
             o += p * v;
             o_allowance += (p * w + e * std::exp(largest - lse)) * std::abs(v);
@@ -154,7 +157,7 @@ TEST_CASE("values and allowances equal the formulas written out", "[reference]")
             dp += term;
             dp_abs += std::abs(term);
           }
-          const double p = std::exp(s[j] - lse), W = std::max({1.0, a[j] / 3, largest_abs / 3, g});
+          const double p = std::exp(s[j] - lse), W = with_lse(std::max({1.0, a[j] / 3, largest_abs / 3}));
           const double ds = softmax_scale * p * (dp - delta), parts = size * (dp_abs + delta_abs);
           r.largest_dp = std::max(r.largest_dp, std::abs(dp));
           r.largest_ds = std::max(r.largest_ds, std::abs(ds));

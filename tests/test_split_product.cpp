@@ -64,6 +64,16 @@ void ranges_within_a_tensor(Device& device) {
   check_all_methods(device, c);
 }
 
+/// The largest columns that are not refused.
+void large_columns(Device& device) {
+  for (const char* init : {"outlier:1:5", "outlier:4:5"})
+    for (const int d : {64, 128}) {
+      const Case c = split_case(1, 200, 300, d, true, init);
+      refuse_what_cannot_be_split(c.inputs(), c.problem);  // throws where it does
+      check_all_methods(device, c);
+    }
+}
+
 std::string refusal(const Case& c) {
   try {
     refuse_what_cannot_be_split(c.inputs(), c.problem);
@@ -138,6 +148,7 @@ double worst_error(bool in_place) {
 
 TEST_ON_EACH_DEVICE("split product: exact far outside of fp16's range", ranges)
 TEST_ON_EACH_DEVICE("split product: exact where the parts of a tensor differ in size", ranges_within_a_tensor)
+TEST_ON_EACH_DEVICE("split product: exact beside columns that are larger than the others", large_columns)
 
 TEST_CASE("split product: hi and lo hold 22 bits, and scales are exact powers of two") {
   for (const float x :
@@ -194,5 +205,22 @@ TEST_CASE("split product: what cannot be held is refused by name") {
   for (int x = 0; x < 64; ++x) c.at_query(c.d_o, 0, 7, x) *= 1e-10f;
   CHECK(refusal(c).find("do, head 0: the largest number of row 7") == 0);
   c.d_o.clear();
+  CHECK(refusal(c).empty());
+}
+
+TEST_CASE("split product: outlier columns are refused by name") {
+  for (const int d : {64, 128}) {
+    for (const char* init : {"randn", "abs", "randn:4", "outlier:1:4", "outlier:4:4"})
+      CHECK(refusal(split_case(1, 300, 300, d, false, init)) == "");
+    for (const char* init : {"outlier", "outlier:2:20", "outlier:4:12"})
+      CHECK(refusal(split_case(1, 300, 300, d, false, init)).find("q and k, head 0: column ") == 0);
+  }
+  Case c = split_case(2, 40, 50, 64);
+  for (int64_t j = 0; j < 50; ++j) c.at_key(c.k, 1, j, 9) *= 100;
+  CHECK(refusal(c).find("q and k, head 1: column 9 gives") == 0);
+  for (int64_t j = 0; j < 50; ++j) c.at_key(c.k, 1, j, 9) *= 0.01f;
+  for (int64_t i = 0; i < 40; ++i) c.at_query(c.q, 1, i, 9) *= 100;
+  CHECK(refusal(c).find("q and k, head 1: column 9 gives") == 0);
+  scale(c.k, 1e-3f);  // no term is large in a score
   CHECK(refusal(c).empty());
 }

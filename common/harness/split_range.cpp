@@ -19,9 +19,13 @@ constexpr float kSmallestPart = 0x1p-16f;
 // A product of tiles is divided by both scales at once; between these powers of two neither that factor nor the product
 // overflows or vanishes.
 constexpr int kLargestExponent = 126, kSmallestExponent = -100;
+// Outlier columns: a score loses about 2^-22 of its largest term (lo lo', the 24th bit, what the sum cuts off). That
+// shows where a term is large in a score, and then up to 12 times the usual one it stays within 0.6 of what is allowed.
+constexpr float kLargeTerm = 16, kOutlier = 12;
 
 [[noreturn]] void refuse(const std::string& what) {
-  throw Unsupported(fmt::format("{}; fp32 on tensor cores cannot hold that, it runs with --product cuda-cores", what));
+  throw Unsupported(fmt::format(
+      "{}; fp32 on tensor cores cannot hold that, fp32 on CUDA cores can (./step04 --product cuda-cores)", what));
 }
 
 struct Tensor {
@@ -65,6 +69,21 @@ void refuse_exponent(const char* what, float a, float b, bool smallest_matters) 
     refuse(fmt::format("products of {} reach 2^{}", what, exponent));
 }
 
+/// `a` and `b`: the largest numbers of each column of q and of k.
+void refuse_outliers(int64_t head, std::vector<float> a, const std::vector<float>& b, float softmax_scale) {
+  for (size_t x = 0; x < a.size(); ++x) a[x] *= b[x];
+  const auto largest = std::max_element(a.begin(), a.end());
+  const float term = *largest;
+  const auto column = largest - a.begin();
+  std::erase(a, 0.0f);
+  if (a.empty()) return;
+  const auto middle = a.begin() + static_cast<std::ptrdiff_t>(a.size() / 2);
+  std::nth_element(a.begin(), middle, a.end());
+  if (std::abs(softmax_scale) * term > kLargeTerm && term > kOutlier * *middle)
+    refuse(fmt::format("q and k, head {}: column {} gives a score terms up to {:.3g}, the median column up to {:.3g}",
+                       head, column, std::abs(softmax_scale) * term, std::abs(softmax_scale) * *middle));
+}
+
 }  // namespace
 
 void refuse_what_cannot_be_split(const HostInputs& inputs, const Problem& p) {
@@ -78,14 +97,17 @@ void refuse_what_cannot_be_split(const HostInputs& inputs, const Problem& p) {
       {"do", inputs.d_o, p.seqlen_q, backward, backward}};
   for (int64_t head = 0; head < p.heads_total(); ++head) {
     float of_all[4] = {};
+    std::vector<float> of_columns[4];
     for (int n = 0; n < (backward ? 4 : 3); ++n) {
       const Tensor& t = tensors[n];
       const Largest largest = find_largest(t, t.values.data() + head * t.rows * p.head_dim, p.head_dim);
       if (t.left) refuse_lost_digits(t, head, "row", largest.of_rows, largest.of_all);
       if (t.right) refuse_lost_digits(t, head, "column", largest.of_columns, largest.of_all);
       of_all[n] = largest.of_all;
+      of_columns[n] = largest.of_columns;
     }
     refuse_exponent("q and k", of_all[0], of_all[1], false);
+    refuse_outliers(head, of_columns[0], of_columns[1], p.softmax_scale);
     if (backward) refuse_exponent("do and v", of_all[3], of_all[2], true);
   }
 }

@@ -63,7 +63,7 @@ struct ReferenceTensor {
 };
 
 /// With s_ij = scale q_i k_j, A_ij = |scale| sum_c |q_ic k_jc|, w_ij = max(1, A_ij/3, max_j |s_ij| / 3) over the
-/// visible keys, and W_ij = max(w_ij, g_i), where g_i = lse_share_of_weight(dtype) |lse_i|:
+/// visible keys, and W_ij = max(w_ij + g sum_k P_ik A_ik, g |lse_i|), where g = lse_share_of_weight(dtype):
 ///   o    sum_j P_ij v_jc                        allowance  sum_j P_ij w_ij |v_jc|
 ///   lse  ln sum_j exp s_ij                      allowance  max(1, |lse_i|, max_j A_ij / 3)
 ///   dv   sum_i P_ij dO_ic                       allowance  sum_i P_ij W_ij |dO_ic|
@@ -120,9 +120,9 @@ double least_pair(Dtype dtype);
 /// it joins P_ij w_ij in every allowance. 0 in half precision, where least_pair is far larger.
 double flushed_pair(Dtype dtype);
 
-/// A backward that computes P again takes it from an LSE in fp32, whose roundings all keys of a row share: this times
-/// |lse_i| is a part of the gradients' weight. A third in fp32, as for a score; 0 in half precision, where a rounding
-/// of fp32 does not show.
+/// A backward that computes P again takes it from an LSE in fp32, whose errors all keys of a row share: the forward's
+/// scores' (this times their mean A) and its own rounding (this times |lse_i|) are parts of the gradients' weight. A
+/// third in fp32, as for a score; 0 in half precision, where a rounding of fp32 does not show.
 double lse_share_of_weight(Dtype dtype);
 
 /// For the two implementations: the number of keys that query i sees (they are the first ones), the selected rows with

@@ -121,10 +121,12 @@ struct TransposedTile {
 struct RowStatistics {
   double largest = -std::numeric_limits<double>::infinity();
   double total = 0;
-  double weight = 0;      // max(1, max_j |s_ij| / 3, g_i): the part of the gradients' weight that the row shares
-  double delta = 0;       // sum_c dO_ic o_ic
-  double delta_abs = 0;   // sum_c |dO_ic o_ic|
-  double mean_score = 0;  // sum_j P_ij |s_ij|
+  double weight = 0;       // max(1, max_j |s_ij| / 3): the part of w_ij that the row shares
+  double from_lse = 0;     // lse_share_of_weight |lse_i|
+  double from_scores = 0;  // lse_share_of_weight sum_j P_ij A_ij
+  double delta = 0;        // sum_c dO_ic o_ic
+  double delta_abs = 0;    // sum_c |dO_ic o_ic|
+  double mean_score = 0;   // sum_j P_ij |s_ij|
 };
 
 struct Run {
@@ -205,8 +207,9 @@ class QueryBlock {
           if (visible) largest_dp_ = std::max(largest_dp_, std::abs(dp[j]));
           dp[j] = run_.scale * p(r, j0)[j] * (dp[j] - statistics_[r].delta);
           largest_ds_ = std::max(largest_ds_, std::abs(dp[j]));
-          // P_ij w_ij becomes P_ij max(w_ij, g_i): w_ij is at least the rest of the row's weight already.
-          const double with_lse = std::max(weighted(r, j0)[j], p(r, j0)[j] * statistics_[r].weight + run_.flushed);
+          // P_ij w_ij becomes P_ij W_ij.
+          const double with_lse = std::max(weighted(r, j0)[j] + p(r, j0)[j] * statistics_[r].from_scores,
+                                           p(r, j0)[j] * statistics_[r].from_lse + run_.flushed);
           dp_abs[j] = visible ? with_lse * parts + run_.least : 0;
           dp_stored[j] = (p(r, j0)[j] + stored(r, j0)[j]) * parts;
         }
@@ -284,9 +287,11 @@ class QueryBlock {
         stored(r, 0)[j] = std::abs(s[j]);
       }
       for (int64_t j = 0; j < seen_[r]; ++j) row.total += s[j] = std::exp(s[j] - row.largest);
-      if (seen_[r] > 0) row.weight = std::max(row_weight(r), run_.lse_share * std::abs(lse_of(row)));
+      row.weight = row_weight(r);
+      if (seen_[r] > 0) row.from_lse = run_.lse_share * std::abs(lse_of(row));
       for (int64_t j = 0; j < seen_[r]; ++j) {
         s[j] /= row.total;
+        row.from_scores += run_.lse_share * s[j] * a[j];
         a[j] = s[j] * std::max(row_weight(r), a[j] / 3);
         mean_weight_[r] += a[j];
         a[j] += run_.flushed;
@@ -342,7 +347,8 @@ void key_gradients(const Run& run, std::span<const HeadRow> rows, const RowStati
         const bool visible = run.problem.visible(i0 + i, rows[j].row);
         const double probability = visible ? std::exp(run.scale * s[j] - row.largest) / row.total : 0;
         const double least = visible ? run.least : 0, flushed = visible ? run.flushed : 0;
-        const double weighted = probability * std::max(row.weight, std::abs(run.scale) * a[j] / 3) + flushed;
+        const double weight = std::max(row.weight, std::abs(run.scale) * a[j] / 3);
+        const double weighted = probability * std::max(weight + row.from_scores, row.from_lse) + flushed;
         p[j * kTile + i] = probability;
         p_weighted[j * kTile + i] = weighted + least;
         const double parts = std::abs(run.scale) * (dp_abs[j] + row.delta_abs);

@@ -62,7 +62,7 @@ struct Group {
 /// What is known of each query row of the batch, indexed head * seqlen_q + i. P_ij = exp(s_ij - largest) / total: with
 /// the LSE instead of the two, scores of 1e10 would leave five digits.
 struct RowStatistics {
-  double largest, total, lse, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score, largest_dp,
+  double largest, total, lse, largest_score, largest_a, delta, delta_abs, mean_weight, mean_score, mean_a, largest_dp,
       largest_ds;
 };
 
@@ -138,7 +138,7 @@ __device__ void load_own_rows(int64_t (&own_row)[kOwn], const Group& group, cons
   __syncthreads();  // own_row is complete
 }
 
-/// Maximum and sum of the softmax, max |s|, sum_j P_ij |s_ij| and max A of the group's query rows. One block per group.
+/// Maximum and sum of the softmax, max |s|, sum_j P_ij |s_ij|, max A and sum_j P_ij A_ij of the group's query rows. One block per group.
 /// The sum runs along with its maximum, as in the online softmax (Milakov and Gimelshein 2018); in float64 the
 /// rescaling costs nothing that 1e-12 would show.
 __global__ void __launch_bounds__(kThreads)
@@ -151,11 +151,12 @@ __global__ void __launch_bounds__(kThreads)
   const float* q = in.q + group.head * shape.seqlen_q * shape.d;
   const float* k = in.k + group.head * shape.seqlen_k * shape.d;
 
-  double largest[kPerOwn], total[kPerOwn], total_score[kPerOwn], largest_score[kPerOwn], largest_a[kPerOwn];
+  double largest[kPerOwn], total[kPerOwn], total_score[kPerOwn], total_a[kPerOwn], largest_score[kPerOwn],
+      largest_a[kPerOwn];
 #pragma unroll
   for (int a = 0; a < kPerOwn; ++a) {
     largest[a] = -INFINITY;
-    total[a] = total_score[a] = largest_score[a] = largest_a[a] = 0;
+    total[a] = total_score[a] = total_a[a] = largest_score[a] = largest_a[a] = 0;
   }
   const Range keys = visible_range(shape, true, own_row[0], own_row[group.count - 1]);
   for (int64_t j0 = keys.first; j0 < keys.end; j0 += kOther) {
@@ -167,14 +168,15 @@ __global__ void __launch_bounds__(kThreads)
       for (int b = 0; b < kPerOther; ++b) {
         const int64_t i = own_row[ty + 16 * a], j = j0 + tx + 16 * b;
         if (i < 0 || j >= keys.end || !shape.visible(i, j)) continue;
-        const double score = shape.scale * s[a][b];
+        const double score = shape.scale * s[a][b], absolute = fabs(shape.scale) * s_abs[a][b];
         const double now = fmax(largest[a], score);
         const double rescale = exp(largest[a] - now), p = exp(score - now);
         total[a] = total[a] * rescale + p;
         total_score[a] = total_score[a] * rescale + p * fabs(score);
+        total_a[a] = total_a[a] * rescale + p * absolute;
         largest[a] = now;
         largest_score[a] = fmax(largest_score[a], fabs(score));
-        largest_a[a] = fmax(largest_a[a], fabs(shape.scale) * s_abs[a][b]);
+        largest_a[a] = fmax(largest_a[a], absolute);
       }
   }
 #pragma unroll
@@ -182,13 +184,15 @@ __global__ void __launch_bounds__(kThreads)
     for (int step = 8; step > 0; step /= 2) {  // the 16 threads of a row are neighbouring lanes
       const double other = __shfl_xor_sync(0xffffffffu, largest[a], step, 16);
       const double other_total = __shfl_xor_sync(0xffffffffu, total[a], step, 16),
-                   other_score = __shfl_xor_sync(0xffffffffu, total_score[a], step, 16);
+                   other_score = __shfl_xor_sync(0xffffffffu, total_score[a], step, 16),
+                   other_a = __shfl_xor_sync(0xffffffffu, total_a[a], step, 16);
       const double now = fmax(largest[a], other);
       // Where both have seen no key the maximum is -inf and there is nothing to add.
       const double rescale = now == -INFINITY ? 0 : exp(largest[a] - now),
                    other_rescale = now == -INFINITY ? 0 : exp(other - now);
       total[a] = total[a] * rescale + other_total * other_rescale;
       total_score[a] = total_score[a] * rescale + other_score * other_rescale;
+      total_a[a] = total_a[a] * rescale + other_a * other_rescale;
       largest[a] = now;
       largest_score[a] = fmax(largest_score[a], __shfl_xor_sync(0xffffffffu, largest_score[a], step, 16));
       largest_a[a] = fmax(largest_a[a], __shfl_xor_sync(0xffffffffu, largest_a[a], step, 16));
@@ -200,6 +204,7 @@ __global__ void __launch_bounds__(kThreads)
       row.total = total[a];
       row.lse = largest[a] + log(total[a]);  // -inf + -inf where no key is visible
       row.mean_score = total[a] > 0 ? total_score[a] / total[a] : 0;
+      row.mean_a = total[a] > 0 ? total_a[a] / total[a] : 0;
       row.largest_score = largest_score[a];
       row.largest_a = largest_a[a];
     }
@@ -253,7 +258,8 @@ __global__ void __launch_bounds__(kThreads)
         if (own >= 0 && other < others.end && shape.visible(i, j)) {
           const RowStatistics& row = row_of[i];
           double w = fmax(fmax(1.0, fabs(shape.scale) * s_abs[a][b] / 3), row.largest_score / 3);
-          if constexpr (kOutput != Output::o) w = fmax(w, shape.lse_share * fabs(row.lse));
+          if constexpr (kOutput != Output::o)
+            w = fmax(w + shape.lse_share * row.mean_a, shape.lse_share * fabs(row.lse));
           const double p = exp(shape.scale * s[a][b] - row.largest) / row.total;
           const double p_score = p * (fabs(shape.scale * s[a][b]) + row.mean_score), p_weight = p * w + shape.flushed;
           weight[a] += p * w;

@@ -23,14 +23,22 @@ constexpr int kTogetherBackward = Order::kTogetherIfCausal / 2;
 
 constexpr int kEight = 8;  // columns of a thread below: 16 bytes of a 16-bit type
 
-/// Where the running thread works, one of a grid in which Lanes lanes own each of `rows` rows of every head.
-struct EightColumns {
-  int64_t head, row, col;
+/// Which head the running thread works for, and its number among the `per_head` threads that do: whole blocks.
+struct ThreadOfHead {
+  int head;
+  int64_t number;
 };
-template <int Lanes>
-__device__ __forceinline__ EightColumns eight_columns(int64_t rows) {
-  const int64_t n = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / Lanes;
-  return {n / rows, n % rows, static_cast<int64_t>(threadIdx.x) % Lanes * kEight};
+__device__ __forceinline__ ThreadOfHead thread_of_head(int64_t per_head) {
+  const unsigned blocks = static_cast<unsigned>(per_head / blockDim.x);
+  return {static_cast<int>(blockIdx.x / blocks), int64_t{blockIdx.x % blocks} * blockDim.x + threadIdx.x};
+}
+
+/// LSE log2 e, as weights 2^(scale s - lse2) want it. Both terms are rounded, and from kHugeShift on that is worth more
+/// than the range of fp32: there lse2 is rounded up so far that no weight overflows. Such rows' gradients are finite, and
+/// no more is claimed of them: fp32 has no digits left for LSE.
+__device__ __forceinline__ float log2_lse(float lse) {
+  const float lse2 = kLog2e * lse;
+  return fabsf(lse2) < kHugeShift ? lse2 : fmaf(fabsf(lse2), 0x1p-20f, lse2);
 }
 
 /// delta = row sum of O ∘ dO, lse2 = LSE log2 e, and dQ_sums = 0 (and turns, where adding is ordered). Lanes lanes own
@@ -46,7 +54,9 @@ __global__ void rows_backward(
     Global<float> dQ_sums,    // [heads, padded rows, padded head_dim]
     unsigned* turns,          // [turns_count]; null: none
     int64_t turns_count) {
-  const auto [head, row, col] = eight_columns<Lanes>(lse2.cols);
+  const auto [head, number] = thread_of_head(lse2.cols * Lanes);
+  const int64_t row = number / Lanes;
+  const int col = static_cast<int>(number % Lanes) * kEight;
   const bool inside = row < O.rows, columns = col < O.cols;
   const float4 o = O.head(head).load_vector_if(inside && columns, row, col),
                d_o = dO.head(head).load_vector_if(inside && columns, row, col);
@@ -58,13 +68,29 @@ __global__ void rows_backward(
   }
   lanes_sum<Lanes>(sum);
   const float zeros[4] = {};
-  ATTN_UNROLL for (int n = 0; n < kEight; n += 4) dQ_sums.head(head).template store_run<4>(row, col + n, zeros);
+  ATTN_UNROLL for (int n = 0; n < 2; ++n)  // 16 bytes of each lane side by side
+    dQ_sums.head(head).template store_run<4>(row, n * Lanes * 4 + col / 2, zeros);
   const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (thread < turns_count) turns[thread] = 0;
   if (col == 0) {
     const float lse = inside ? LSE.head(head).load(0, row) : -INFINITY;
-    lse2.head(head).store(0, row, lse == -INFINITY ? INFINITY : kLog2e * lse);
+    lse2.head(head).store(0, row, lse == -INFINITY ? INFINITY : log2_lse(lse));
     delta.head(head).store(0, row, sum[0]);
+  }
+}
+
+/// Sums lie in HBM as lanes added them, four numbers of a lane side by side, so that a warp's addition is one run of
+/// memory. Of x[n], the n-th of four such runs, a lane has the numbers that belong to a quarter of a row. This exchanges
+/// them among four lanes: afterwards lane q of the four has x[l] = what lane l had in x[q], all of its row.
+__device__ __forceinline__ void exchange_in_four_lanes(float (&x)[4][4]) {
+  ATTN_UNROLL for (int step = 2; step > 0; step /= 2) {
+    const bool upper = threadIdx.x & step;
+    ATTN_UNROLL for (int n = 0; n < 4; ++n)
+      if (!(n & step))
+        ATTN_UNROLL for (int i = 0; i < 4; ++i) {
+          const float other = __shfl_xor_sync(kAllLanes, upper ? x[n][i] : x[n | step][i], step);
+          (upper ? x[n][i] : x[n | step][i]) = other;
+        }
   }
 }
 

@@ -53,7 +53,7 @@ class GpuRound(InFolder):
         ):  # as they describe
             self.assertRegex(text, rf"ok +{what} +worst 0.50 of the allowance")
         self.assertNotIn("step42 fp32", text)
-        self.assertEqual(logs["steps.log"].count("$ "), 3 * 4 + 3 + 1)  # outlier columns in fp32 on CUDA cores alone
+        self.assertEqual(logs["steps.log"].count("$ "), 3 * 4 + 3 * 2 + 1)  # outlier columns in fp32 alone
 
     def test_what_fails(self):
         for only, environment, what in (
