@@ -66,7 +66,7 @@ void ranges_within_a_tensor(Device& device) {
 
 /// The largest columns that are not refused.
 void large_columns(Device& device) {
-  for (const char* init : {"outlier:1:5", "outlier:4:5"})
+  for (const char* init : {"outlier:1:2", "outlier:4:2"})
     for (const int d : {64, 128}) {
       const Case c = split_case(1, 200, 300, d, true, init);
       refuse_what_cannot_be_split(c.inputs(), c.problem);  // throws where it does
@@ -210,7 +210,7 @@ TEST_CASE("split product: what cannot be held is refused by name") {
 
 TEST_CASE("split product: outlier columns are refused by name") {
   for (const int d : {64, 128}) {
-    for (const char* init : {"randn", "abs", "randn:4", "outlier:1:4", "outlier:4:4"})
+    for (const char* init : {"randn", "abs", "randn:4", "outlier:1:2", "outlier:4:2"})
       CHECK(refusal(split_case(1, 300, 300, d, false, init)) == "");
     for (const char* init : {"outlier", "outlier:2:20", "outlier:4:12"})
       CHECK(refusal(split_case(1, 300, 300, d, false, init)).find("q and k, head 0: column ") == 0);

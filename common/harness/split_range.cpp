@@ -20,8 +20,8 @@ constexpr float kSmallestPart = 0x1p-16f;
 // overflows or vanishes.
 constexpr int kLargestExponent = 126, kSmallestExponent = -100;
 // Outlier columns: a score loses about 2^-22 of its largest term (lo lo', the 24th bit, what the sum cuts off). That
-// shows where a term is large in a score, and then up to 12 times the usual one it stays within 0.6 of what is allowed.
-constexpr float kLargeTerm = 16, kOutlier = 12;
+// shows where a term is large in a score; up to 6 times the usual one it stays within 0.8 of what is allowed.
+constexpr float kLargeTerm = 16, kOutlier = 6;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw Unsupported(fmt::format(
