@@ -24,28 +24,26 @@ struct ShareOfDq {
   }
 };
 
-/// dQ = softmax_scale dQ_sums, in the tensor's type and order. A warp takes 16 rows of a share, four lines of sums; a
-/// lane has 16 columns of a row at last.
+/// dQ = softmax_scale dQ_sums, in the tensor's type and order. A warp converts 16 rows of a warp's share.
 template <class T>
 __global__ void convert_dq(float softmax_scale,
                            Global<const float> dQ_sums,       // [heads, padded rows * head_dim of T / 128, 128]
                            Global<typename T::Element> dQ) {  // [heads, seqlen_q, head_dim]
   using Share = ShareOfDq<T>;
-  constexpr int kWarps = T::kThreads / 32;
-  const auto [head, number] = thread_of_head(dQ_sums.rows * 8);
-  const int lane = threadIdx.x % 32, line = static_cast<int>(number / 32) * 4;
-  float x[4][4];
-  ATTN_UNROLL for (int n = 0; n < 4; ++n) dQ_sums.head(head).load_run(line + n, lane * 4, x[n]);
-  exchange_in_four_lanes(x);
-
+  constexpr int kWarps = T::kThreads / 32, kLines = 4;  // of 16 rows
+  const auto [head, number] = thread_of_head(dQ_sums.rows * (32 / kLines));
+  const int lane = threadIdx.x % 32, line = static_cast<int>(number / 32) * kLines;
   const int share = line / Share::kLines, warp = share % kWarps;
-  const int row = share / kWarps * T::kBc + Share::row(warp) + line % Share::kLines * 4 + lane % 4 / 2 * 8 + lane / 4,
-            col = Share::col(warp) + lane % 2 * 16;
-  ATTN_UNROLL for (int i = 0; i < 2; ++i) {
-    float out[8];
-    ATTN_UNROLL for (int n = 0; n < 8; ++n) out[n] = softmax_scale * x[n / 2][2 * i + n % 2];
-    if (row < static_cast<int>(dQ.rows) && col + 8 * i < static_cast<int>(dQ.cols))
-      dQ.head(head).template store_run<8>(row, col + 8 * i, out);
+  const int row = share / kWarps * T::kBc + Share::row(warp) + line % Share::kLines / kLines * 16 + sum_row(lane, 0),
+            col = Share::col(warp) + sum_col(lane, 0);
+  ATTN_UNROLL for (int n = 0; n < kLines; ++n) {
+    const float4 x = dQ_sums.head(head).load_vector_if(true, line + n, lane * 4);
+    const float left[2] = {softmax_scale * x.x, softmax_scale * x.y},
+                right[2] = {softmax_scale * x.z, softmax_scale * x.w};
+    const int r = row + n / 2 * 8, c = col + n % 2 * 16;
+    if (r < static_cast<int>(dQ.rows) && c < static_cast<int>(dQ.cols)) dQ.head(head).template store_run<2>(r, c, left);
+    if (r < static_cast<int>(dQ.rows) && c + 8 < static_cast<int>(dQ.cols))
+      dQ.head(head).template store_run<2>(r, c + 8, right);
   }
 }
 

@@ -16,6 +16,7 @@
 //                                    order)
 #include "step07_hopper_twin_blocks.cu"  // the forward
 #include "step11_kernels.h"
+#include "step11_sums.h"
 
 namespace attention::ATTN_DEVICE::step11 {
 

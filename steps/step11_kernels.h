@@ -1,4 +1,4 @@
-// step11's kernels: the five products, and what turns the sums of dQ into dQ.
+// step11's kernel of the five products.
 #pragma once
 
 #include "common/step/step.h"
@@ -46,6 +46,9 @@ __global__ void __launch_bounds__(T::kThreads, 1) keys_backward(
   const int number = Ordered ? number_of_block(turns, sram.number) : static_cast<int>(blockIdx.x);
   const auto [head, k0] = Ordered ? order.descending(number, T::kBr) : order.ascending(number, T::kBr);
   const int first = mask.queries_begin(k0) / Bc;
+  // A head's blocks begin at different query tiles and come round, so that they add to different tiles of dQ.
+  const int begin = Ordered ? first : first + k0 / T::kBr % (query_tiles - first);
+  const auto after = [&](int j) { return j + 1 < query_tiles ? j + 1 : first; };
 
   if (threadIdx.x == 0) {
     sram.k_full.init(1), sram.v_full.init(1);
@@ -63,13 +66,13 @@ __global__ void __launch_bounds__(T::kThreads, 1) keys_backward(
     if (threadIdx.x == 0) {
       Ring<kStages> ring;
       copy_tile(sram.k, K, k0, head, sram.k_full);
-      for (int j = first; j < query_tiles; ++j, ring.next()) {
+      for (int n = first, j = begin; n < query_tiles; ++n, j = after(j), ring.next()) {
         const int i = ring.stage;
         sram.q_empty[i].wait(ring.parity ^ 1);
         sram.q_full[i].arrive_and_expect(sram.q[i].kBytes + Bc * 4);
         copy_box(&sram.q[i], Q, j * Bc, head, sram.q_full[i]);
         copy_run(sram.lse[i], lse2.head(head), j * Bc, sram.q_full[i]);
-        if (j == first) copy_tile(sram.v, V, k0, head, sram.v_full);
+        if (n == first) copy_tile(sram.v, V, k0, head, sram.v_full);
         sram.d_o_empty[i].wait(ring.parity ^ 1);
         sram.d_o_full[i].arrive_and_expect(sram.d_o[i].kBytes + Bc * 4);
         copy_box(&sram.d_o[i], dO, j * Bc, head, sram.d_o_full[i]);
@@ -187,8 +190,9 @@ __global__ void __launch_bounds__(T::kThreads, 1) keys_backward(
       fence_registers(s);
     }
   };
-  ATTN_UNROLL_1 for (int j = first; j < query_tiles - 1; ++j) tile(j, std::false_type{});
-  tile(query_tiles - 1, std::true_type{});
+  int j = begin;
+  ATTN_UNROLL_1 for (int n = first; n < query_tiles - 1; ++n, j = after(j)) tile(j, std::false_type{});
+  tile(j, std::true_type{});
   if (Ordered) pass_turn(turn_of(query_tiles - 1));
 
   // dV takes the place of V, which nobody else reads; dK that of K when both warpgroups' last dQ is done
@@ -209,29 +213,6 @@ __global__ void __launch_bounds__(T::kThreads, 1) keys_backward(
   named_sync(4, 256);  // K has been read for the last time
   store(dk, sram.k, dK);
   if (speaker) wait_until_copies_back_have_read();  // SRAM must last until then
-}
-
-/// dQ = softmax_scale dQ_sums in the tensor's type and order. A warp takes what a warp added for half of its columns; a
-/// lane has eight columns of two rows at last.
-template <class E, int Bc, int D>
-__global__ void convert_dq(float softmax_scale,
-                           Global<const float> dQ_sums,  // [heads, query tiles * 2 pieces * 8, 128 lanes * 4]
-                           Global<E> dQ) {               // [heads, seqlen_q, head_dim]
-  const auto [head, number] = thread_of_head(dQ_sums.rows * 32);
-  const int lane = threadIdx.x % 32, n32 = static_cast<int>(number / 32);
-  const int half = n32 % 2, warp = n32 / 2 % 4, piece = n32 / 8 % 2, tile = n32 / 16;
-  float x[4][4];
-  ATTN_UNROLL for (int n = 0; n < 4; ++n)
-    dQ_sums.head(head).load_run((tile * 2 + piece) * 8 + half * 4 + n, (warp * 32 + lane) * 4, x[n]);
-  exchange_in_four_lanes(x);
-
-  const int row = tile * Bc + (D == 64 ? piece * 64 : 0) + warp * 16 + lane / 4,
-            col = (D == 64 ? 0 : piece * 64) + half * 32 + lane % 4 * 8;
-  ATTN_UNROLL for (int i = 0; i < 2; ++i) {
-    float out[8];
-    ATTN_UNROLL for (int n = 0; n < 8; ++n) out[n] = softmax_scale * x[n / 2][2 * i + n % 2];
-    if (row + 8 * i < static_cast<int>(dQ.rows)) dQ.head(head).template store_run<8>(row + 8 * i, col, out);
-  }
 }
 
 }  // namespace attention::ATTN_DEVICE::step11

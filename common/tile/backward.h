@@ -79,21 +79,6 @@ __global__ void rows_backward(
   }
 }
 
-/// Sums lie in HBM as lanes added them, four numbers of a lane side by side, so that a warp's addition is one run of
-/// memory. Of x[n], the n-th of four such runs, a lane has the numbers that belong to a quarter of a row. This exchanges
-/// them among four lanes: afterwards lane q of the four has x[l] = what lane l had in x[q], all of its row.
-__device__ __forceinline__ void exchange_in_four_lanes(float (&x)[4][4]) {
-  ATTN_UNROLL for (int step = 2; step > 0; step /= 2) {
-    const bool upper = threadIdx.x & step;
-    ATTN_UNROLL for (int n = 0; n < 4; ++n)
-      if (!(n & step))
-        ATTN_UNROLL for (int i = 0; i < 4; ++i) {
-          const float other = __shfl_xor_sync(kAllLanes, upper ? x[n][i] : x[n | step][i], step);
-          (upper ? x[n][i] : x[n | step][i]) = other;
-        }
-  }
-}
-
 /// A number for this block, one more than that of the block that began before it; `begun` counts them, and in_sram
 /// tells all threads. CUDA promises no order in which blocks begin, so blockIdx.x would not do.
 __device__ __forceinline__ int number_of_block(unsigned* begun, unsigned& in_sram) {
