@@ -1,4 +1,4 @@
-// --timeline on a GPU: from the stamps of rings to lanes, on made stamps; the real ones have a test in
+// --timeline on a GPU: from the stamps of rings to tracks, on made stamps; the real ones have a test in
 // tests/python/test_films.py.
 #include <nlohmann/json.hpp>
 
@@ -8,7 +8,7 @@
 #include "common/device/timestamps.h"
 #include "common/harness/result.h"
 #include "common/harness/timeline.h"
-#include "common/harness/timeline_lanes.h"
+#include "common/harness/timeline_tracks.h"
 
 namespace attention {
 
@@ -33,17 +33,17 @@ std::string text(const std::vector<Span>& spans) {
   return all;
 }
 
-const Lane& lane(const Sm& sm, size_t block, int warp, bool products) {
-  for (const Lane& one : sm.lanes)
+const Track& track(const Sm& sm, size_t block, int warp, bool products) {
+  for (const Track& one : sm.tracks)
     if (one.block == block && one.warp == warp && one.products == products) return one;
-  throw std::runtime_error("no such lane");
+  throw std::runtime_error("no such track");
 }
 
 }  // namespace
 
 TEST_CASE("a warp's loads, waits, softmax, products and store, as it noted them") {
   const int apart = (static_cast<int>(kK) - static_cast<int>(kQ)) * 16 / kTensorUnit;
-  const Sm sm = lanes_of(
+  const Sm sm = tracks_of(
       made({{5,
              0,
              kBegun,
@@ -53,13 +53,13 @@ TEST_CASE("a warp's loads, waits, softmax, products and store, as it noted them"
               stamp(Noted::store, 3950, 4150, kO)}}}),  // of which the last was a part
       "softmax");
   REQUIRE(sm.blocks == std::vector<int64_t>{5});
-  CHECK(text(lane(sm, 0, 0, false).spans) ==
+  CHECK(text(track(sm, 0, 0, false).spans) ==
         "Q, K 0-500; waits for a barrier 510-800; softmax 1400-2400; softmax 2930-3200; K 3200-3700; O 3700-4050; ");
-  CHECK(text(lane(sm, 0, 0, true).spans) == "product 810-1400; product 2400-2900; ");
+  CHECK(text(track(sm, 0, 0, true).spans) == "product 810-1400; product 2400-2900; ");
 }
 
 TEST_CASE("copies travel from who starts them to who first sees them, products from their start to their wait") {
-  const Sm sm = lanes_of(
+  const Sm sm = tracks_of(
       made({{9, 0, kBegun, {stamp(Noted::bulk_copy, 50, 50, kK, kBarrier), stamp(Noted::wait, 60, 400, 0x18000)}},
             {9,
              4,
@@ -70,11 +70,11 @@ TEST_CASE("copies travel from who starts them to who first sees them, products f
               stamp(Noted::wait_bulk_stores, 2010, 2300)}},
             {9, 8, kBegun, {stamp(Noted::wait, 30, 690, kBarrier)}}}),
       "softmax");
-  CHECK(text(lane(sm, 0, -1, false).spans) == "K 30-670; O 1980-2280; ");
-  CHECK(text(lane(sm, 0, 4, false).spans) ==
+  CHECK(text(track(sm, 0, -1, false).spans) == "K 30-670; O 1980-2280; ");
+  CHECK(text(track(sm, 0, 4, false).spans) ==
         "waits for K 0-680; waits for products 740-980; softmax 980-1480; waits for products 1480-1580; O 1580-1980; "
         "waits for stores 1990-2280; ");
-  CHECK(text(lane(sm, 0, 4, true).spans) == "product 690-980; product 980-1580; ");
+  CHECK(text(track(sm, 0, 4, true).spans) == "product 690-980; product 980-1580; ");
   CHECK(sm.roles.at(0) == "producer");
   CHECK(sm.roles.at(4) == "consumer 1");
 }

@@ -9,26 +9,26 @@
 #include <utility>
 
 #include "common/base/text.h"
-#include "common/harness/timeline_lanes.h"
+#include "common/harness/timeline_tracks.h"
 
 namespace attention {
 
-Sm sm_of(std::vector<int64_t> blocks, std::vector<WarpLanes> warps, const std::vector<BlockCopy>& copies) {
+Sm sm_of(std::vector<int64_t> blocks, std::vector<WarpTracks> warps, const std::vector<BlockCopy>& copies) {
   Sm sm;
   sm.blocks = std::move(blocks);
   for (const BlockCopy& copy : copies) {
-    const auto row = std::find_if(sm.lanes.begin(), sm.lanes.end(), [&](const Lane& lane) {
-      return lane.block == copy.block && lane.spans.back().end <= copy.span.begin;
+    const auto row = std::find_if(sm.tracks.begin(), sm.tracks.end(), [&](const Track& track) {
+      return track.block == copy.block && track.spans.back().end <= copy.span.begin;
     });
-    if (row != sm.lanes.end()) row->spans.push_back(copy.span);
-    else sm.lanes.push_back({copy.block, -1, false, {copy.span}});
+    if (row != sm.tracks.end()) row->spans.push_back(copy.span);
+    else sm.tracks.push_back({copy.block, -1, false, {copy.span}});
   }
   // A producer is a warpgroup that asks the copy engine while others multiply.
   const bool multiply =
-      std::any_of(warps.begin(), warps.end(), [](const WarpLanes& warp) { return !warp.products.empty(); });
+      std::any_of(warps.begin(), warps.end(), [](const WarpTracks& warp) { return !warp.products.empty(); });
   bool producer = false;
   int consumers = 0;
-  for (const WarpLanes& warp : warps) {
+  for (const WarpTracks& warp : warps) {
     sm.roles.resize(std::max(sm.roles.size(), static_cast<size_t>(warp.warp) + 1));
     if (warp.block != 0 || warp.warp % kQuarters != 0) continue;
     producer |= multiply && warp.copies && warp.products.empty();
@@ -36,13 +36,14 @@ Sm sm_of(std::vector<int64_t> blocks, std::vector<WarpLanes> warps, const std::v
       sm.roles[static_cast<size_t>(warp.warp)] =
           warp.products.empty() ? "producer" : fmt::format("consumer {}", ++consumers);
   }
-  for (WarpLanes& warp : warps) {
-    sm.lanes.push_back({warp.block, warp.warp, false, std::move(warp.own)});
-    if (!warp.products.empty()) sm.lanes.push_back({warp.block, warp.warp, true, std::move(warp.products)});
+  for (WarpTracks& warp : warps) {
+    sm.tracks.push_back({warp.block, warp.warp, false, std::move(warp.own)});
+    if (!warp.products.empty()) sm.tracks.push_back({warp.block, warp.warp, true, std::move(warp.products)});
   }
-  std::stable_sort(sm.lanes.begin(), sm.lanes.end(), [](const Lane& a, const Lane& b) { return a.block < b.block; });
-  for (const Lane& lane : sm.lanes)
-    for (const Span& span : lane.spans) sm.end = std::max(sm.end, span.end);
+  std::stable_sort(
+      sm.tracks.begin(), sm.tracks.end(), [](const Track& a, const Track& b) { return a.block < b.block; });
+  for (const Track& track : sm.tracks)
+    for (const Span& span : track.spans) sm.end = std::max(sm.end, span.end);
   return sm;
 }
 
@@ -66,17 +67,17 @@ std::vector<std::pair<std::string, Sm>> sms_of(const RunResult& result) {
     for (const executor::FilmedLaunch& launch : method.film)
       all.emplace_back(of + launch.kernel, replay(launch, result.problem));
     for (const NotedLaunch& launch : method.noted)
-      if (!launch.warps.empty()) all.emplace_back(of + launch.kernel, lanes_of(launch, between(result)));
+      if (!launch.warps.empty()) all.emplace_back(of + launch.kernel, tracks_of(launch, between(result)));
   }
   return all;
 }
 
-std::string warp_name(const Sm& sm, const Lane& lane) {
-  const std::string& role = sm.roles.at(static_cast<size_t>(lane.warp));
-  const auto last = std::min(lane.warp + kQuarters, static_cast<int>(sm.roles.size())) - 1;
-  return !role.empty()      ? role
-         : last > lane.warp ? fmt::format("warps {}-{}", lane.warp, last)
-                            : fmt::format("warp {}", lane.warp);
+std::string warp_name(const Sm& sm, const Track& track) {
+  const std::string& role = sm.roles.at(static_cast<size_t>(track.warp));
+  const auto last = std::min(track.warp + kQuarters, static_cast<int>(sm.roles.size())) - 1;
+  return !role.empty()       ? role
+         : last > track.warp ? fmt::format("warps {}-{}", track.warp, last)
+                             : fmt::format("warp {}", track.warp);
 }
 
 // ---- the picture ----------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ std::string timeline_svg(const RunResult& result, bool wide) {
                                    : "the logical time of the CPU executor"),
          " font-size='15' font-weight='bold'");
   d.text(12, 41,
-         fmt::format("{}, N {}, d {}, tile {}{}. A lane is one of four warps that work alike, a {} each; its "
+         fmt::format("{}, N {}, d {}, tile {}{}. A track is one of four warps that work alike, a {} each; its "
                      "products run below it.",
                      type_and_product(p), p.seqlen_k, p.head_dim, tile_name(p.tile), p.causal ? ", causal" : "",
                      cuda_cores ? "quarter of the CUDA cores" : "tensor core"));
@@ -150,8 +151,8 @@ std::string timeline_svg(const RunResult& result, bool wide) {
   for (const auto& [name, sm] : sms) {
     std::vector<int64_t> drawn;
     for (size_t n = 0; n < sm.blocks.size(); ++n)
-      if (std::any_of(sm.lanes.begin(), sm.lanes.end(), [&](const Lane& lane) {
-            return lane.block == n && !lane.spans.empty() && lane.spans.front().begin < shown;
+      if (std::any_of(sm.tracks.begin(), sm.tracks.end(), [&](const Track& track) {
+            return track.block == n && !track.spans.empty() && track.spans.front().begin < shown;
           }))
         drawn.push_back(sm.blocks[n]);
     std::string head = fmt::format("{}: block{} {} on one SM; ", name, drawn.size() == 1 ? "" : "s",
@@ -180,24 +181,24 @@ std::string timeline_svg(const RunResult& result, bool wide) {
           d.text(x + w / 2, y + height - 4, span.name, " text-anchor='middle'");
       }
     };
-    for (size_t l = 0; l < sm.lanes.size(); ++l) {
-      const Lane& lane = sm.lanes[l];
-      if (lane.products || (lane.warp >= 0 && lane.warp % kQuarters != 0) || lane.spans.empty() ||
-          lane.spans.front().begin >= shown)
+    for (size_t l = 0; l < sm.tracks.size(); ++l) {
+      const Track& track = sm.tracks[l];
+      if (track.products || (track.warp >= 0 && track.warp % kQuarters != 0) || track.spans.empty() ||
+          track.spans.front().begin >= shown)
         continue;
-      if (std::exchange(block, lane.block) != lane.block) copies = 0, d.y += kGap;
-      const std::string which = sm.blocks.size() > 1 ? fmt::format("block {}: ", sm.blocks[lane.block]) : "";
-      if (lane.warp < 0) {
+      if (std::exchange(block, track.block) != track.block) copies = 0, d.y += kGap;
+      const std::string which = sm.blocks.size() > 1 ? fmt::format("block {}: ", sm.blocks[track.block]) : "";
+      if (track.warp < 0) {
         d.text(12, d.y + 13, copies++ == 0 ? which + "copies" : "");
-        draw(lane.spans, d.y, kHalf);
+        draw(track.spans, d.y, kHalf);
         d.y += kHalf + 3;
         continue;
       }
-      d.text(12, d.y + 13, which + warp_name(sm, lane));
-      draw(lane.spans, d.y, kHalf);
+      d.text(12, d.y + 13, which + warp_name(sm, track));
+      draw(track.spans, d.y, kHalf);
       d.y += kHalf;
-      if (l + 1 < sm.lanes.size() && sm.lanes[l + 1].products) {
-        draw(sm.lanes[l + 1].spans, d.y, kHalf);
+      if (l + 1 < sm.tracks.size() && sm.tracks[l + 1].products) {
+        draw(sm.tracks[l + 1].spans, d.y, kHalf);
         d.y += kHalf;
       }
       d.y += kGap;
@@ -236,14 +237,15 @@ std::string timeline_json(const RunResult& result) {
     for (size_t block = 0; block < sm.blocks.size(); ++block) {
       name("process_name", ++process, 0, fmt::format("{}, block {}", kernel, sm.blocks[block]));
       int thread = 0;
-      for (const Lane& lane : sm.lanes) {
-        if (lane.block != block) continue;
-        const std::string role = lane.warp < 0 ? "" : sm.roles[static_cast<size_t>(lane.warp / kQuarters * kQuarters)];
+      for (const Track& track : sm.tracks) {
+        if (track.block != block) continue;
+        const std::string role =
+            track.warp < 0 ? "" : sm.roles[static_cast<size_t>(track.warp / kQuarters * kQuarters)];
         name("thread_name", process, ++thread,
-             lane.warp < 0 ? "copies"
-                           : fmt::format("warp {}{}{}", lane.warp, role.empty() ? "" : ", " + role,
-                                         lane.products ? ": products" : ""));
-        for (const Span& span : lane.spans)
+             track.warp < 0 ? "copies"
+                            : fmt::format("warp {}{}{}", track.warp, role.empty() ? "" : ", " + role,
+                                          track.products ? ": products" : ""));
+        for (const Span& span : track.spans)
           events.push_back(
               {{"ph", "X"},
                {"pid", process},

@@ -12,7 +12,7 @@ namespace attention {
 /// "" for a file name that ends with .html, .json, .svg or .stamps; else why it cannot be a timeline's.
 std::string timeline_refusal(const std::string& path);
 
-/// The lanes of all launches, one picture below the other: as wide as a document, or (wide) as short acts need it, for
+/// The tracks of all launches, one picture below the other: as wide as a document, or (wide) as short acts need it, for
 /// a page that scrolls. A very long one ends early and says so.
 std::string timeline_svg(const RunResult& result, bool wide);
 

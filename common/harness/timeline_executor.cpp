@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "common/harness/timeline_lanes.h"
+#include "common/harness/timeline_tracks.h"
 
 namespace attention {
 
@@ -66,15 +66,15 @@ class Replay {
       if (!first) break;
       perform(*first);
     }
-    std::vector<WarpLanes> lanes;
+    std::vector<WarpTracks> tracks;
     for (Warp& warp : warps_)
-      lanes.push_back({warp.block, warp.number,
-                       std::any_of(warp.acts->begin(), warp.acts->end(),
-                                   [](const Act& one) { return one.kind == Act::Kind::bulk_copy; }),
-                       std::move(warp.own), std::move(warp.products)});
+      tracks.push_back({warp.block, warp.number,
+                        std::any_of(warp.acts->begin(), warp.acts->end(),
+                                    [](const Act& one) { return one.kind == Act::Kind::bulk_copy; }),
+                        std::move(warp.own), std::move(warp.products)});
     std::vector<BlockCopy> copies;
     for (auto& [key, span] : copies_) copies.push_back({key.block, std::move(span)});
-    Sm sm = sm_of(std::move(blocks_), std::move(lanes), copies);
+    Sm sm = sm_of(std::move(blocks_), std::move(tracks), copies);
     sm.busy = fmt::format(
         "{} busy {:.0f} %", cuda_cores_ ? "CUDA cores" : "tensor cores",
         100.0 * static_cast<double>(products_) / static_cast<double>(kQuarters * std::max<int64_t>(sm.end, 1)));

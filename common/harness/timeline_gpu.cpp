@@ -14,7 +14,7 @@
 #include "common/base/error.h"
 #include "common/base/text.h"
 #include "common/harness/timeline.h"
-#include "common/harness/timeline_lanes.h"
+#include "common/harness/timeline_tracks.h"
 
 namespace attention {
 
@@ -45,13 +45,13 @@ class Notes {
               [&](int64_t a, int64_t b) { return std::pair(begun[a], a) < std::pair(begun[b], b); });
   }
 
-  Sm lanes() {
+  Sm tracks() {
     std::vector<const NotedWarp*> in_order;
     for (const NotedWarp& warp : launch_.warps) in_order.push_back(&warp);
     std::sort(in_order.begin(), in_order.end(), [&](const NotedWarp* a, const NotedWarp* b) {
       return std::pair(number(a->block), a->warp) < std::pair(number(b->block), b->warp);
     });
-    std::vector<WarpLanes> warps;
+    std::vector<WarpTracks> warps;
     for (const NotedWarp* warp : in_order) warps.push_back(of_warp(*warp));
     for (auto& [barrier, ends] : waited_) std::sort(ends.begin(), ends.end());
     for (const Bulk& bulk : bulks_) {  // there when the first warp has seen it
@@ -94,10 +94,10 @@ class Notes {
     copy->second.end = std::max(copy->second.end, end);
   }
 
-  WarpLanes of_warp(const NotedWarp& warp) {
+  WarpTracks of_warp(const NotedWarp& warp) {
     const size_t block = number(warp.block);
-    WarpLanes lanes{block, warp.warp, false, {}, {}};
-    std::vector<Span>& own = lanes.own;
+    WarpTracks tracks{block, warp.warp, false, {}, {}};
+    std::vector<Span>& own = tracks.own;
     struct Started {
       int64_t group, begin;
       std::string tensor;
@@ -114,9 +114,9 @@ class Notes {
       if (end - begin >= kBrief) add(Look::wait, begin, end, "waits for " + what);
     };
     const auto multiplies = [&](int64_t begin, int64_t end, size_t count) {
-      if (!lanes.products.empty()) begin = std::max(begin, lanes.products.back().end);
+      if (!tracks.products.empty()) begin = std::max(begin, tracks.products.back().end);
       if (end > begin)
-        lanes.products.push_back(
+        tracks.products.push_back(
             {Look::product, begin, end, count == 1 ? "product" : fmt::format("{} products", count), ""});
       multiplied = true;
     };
@@ -159,7 +159,7 @@ class Notes {
           });
           break;
         case Noted::bulk_copy:
-          lanes.copies = true;
+          tracks.copies = true;
           bulks_.push_back({block, stamp.more(), begin, tensor(stamp.detail)});
           break;
         case Noted::bulk_store:  // what four warps bring back is drawn as one
@@ -193,7 +193,7 @@ class Notes {
         }
       }
     }
-    return lanes;
+    return tracks;
   }
 
   const NotedLaunch& launch_;
@@ -208,7 +208,7 @@ class Notes {
 
 }  // namespace
 
-Sm lanes_of(const NotedLaunch& launch, const std::string& between) { return Notes(launch, between).lanes(); }
+Sm tracks_of(const NotedLaunch& launch, const std::string& between) { return Notes(launch, between).tracks(); }
 
 // ---- stored timestamps ----------------------------------------------------------------------------------------------
 

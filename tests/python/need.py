@@ -53,3 +53,30 @@ class InFolder(unittest.TestCase):
     def program(self, name, text):
         """A shell script there that can be run."""
         self.write(name, f"#!/bin/sh\n{text}\n").chmod(0o755)
+
+
+def trace_of(test, path):
+    """Of a file for Perfetto, held against the rules of the Trace Event Format (Google's document of that name): the
+    keys and types of each event, names for all processes and threads, and no overlap within a thread."""
+    trace = json.loads(path.read_text())
+    test.assertIn(trace["displayTimeUnit"], ("ms", "ns"))
+    names, ends = {}, {}
+    for event in trace["traceEvents"]:
+        track = (event["pid"], event["tid"])
+        test.assertEqual([type(event[key]) for key in ("pid", "tid", "name", "args")], [int, int, str, dict], event)
+        if event["ph"] == "M":
+            test.assertIn(event["name"], ("process_name", "thread_name"))
+            test.assertTrue(event["args"]["name"])
+            test.assertNotIn((event["name"], *track), names)
+            names[(event["name"], *track)] = event["args"]["name"]
+            continue
+        test.assertEqual(event["ph"], "X")  # complete: it has its end in itself
+        test.assertTrue(event["name"] and event["cat"])
+        begin, length = (round(event[key] * 1000) for key in ("ts", "dur"))  # in the file: microseconds
+        test.assertEqual(length, event["args"]["cycles"])
+        test.assertGreater(length, 0)
+        test.assertGreaterEqual(begin, ends.get(track, 0), f"{path.name}: {event} begins before the last one has ended")
+        ends[track] = begin + length
+        test.assertIn(("thread_name", *track), names)
+        test.assertIn(("process_name", track[0], 0), names)
+    return trace

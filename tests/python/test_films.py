@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from need import BUILD, REPOSITORY
+from need import BUILD, REPOSITORY, trace_of
 
 SMALL = ["--device", "cpu", "--seqlen", "150", "--heads", "2", "--causal", "--thread-order", "0"]
 
@@ -109,104 +109,77 @@ class Film(unittest.TestCase):
 
     def test_nothing_is_left_where_it_cannot_be_written(self):
         step = next(programs())
-        for flag, name in (("--film", "no/film.html"), ("--timeline", "no/lanes.html"), ("--timeline", "lanes.txt")):
+        for flag, name in (("--film", "no/film.html"), ("--timeline", "no/tracks.html"), ("--timeline", "tracks.txt")):
             done = subprocess.run([step, *SMALL, flag, self.path / name], capture_output=True, text=True)
             self.assertEqual(done.returncode, 2)
             self.assertEqual(len(done.stderr.splitlines()), 1)
         self.assertEqual(list(self.path.iterdir()), [])
 
 
-def trace_of(test, path):
-    """Of a file for Perfetto, held against the rules of the Trace Event Format (Google's document of that name): the
-    keys and types of each event, names for all processes and threads, and no overlap within a thread."""
-    trace = json.loads(path.read_text())
-    test.assertIn(trace["displayTimeUnit"], ("ms", "ns"))
-    names, ends = {}, {}
-    for event in trace["traceEvents"]:
-        lane = (event["pid"], event["tid"])
-        test.assertEqual([type(event[key]) for key in ("pid", "tid", "name", "args")], [int, int, str, dict], event)
-        if event["ph"] == "M":
-            test.assertIn(event["name"], ("process_name", "thread_name"))
-            test.assertTrue(event["args"]["name"])
-            test.assertNotIn((event["name"], *lane), names)
-            names[(event["name"], *lane)] = event["args"]["name"]
-            continue
-        test.assertEqual(event["ph"], "X")  # complete: it has its end in itself
-        test.assertTrue(event["name"] and event["cat"])
-        begin, length = (round(event[key] * 1000) for key in ("ts", "dur"))  # in the file: microseconds
-        test.assertEqual(length, event["args"]["cycles"])
-        test.assertGreater(length, 0)
-        test.assertGreaterEqual(begin, ends.get(lane, 0), f"{path.name}: {event} begins before the last one has ended")
-        ends[lane] = begin + length
-        test.assertIn(("thread_name", *lane), names)
-        test.assertIn(("process_name", lane[0], 0), names)
-    return trace
-
-
 class Timeline(unittest.TestCase):
-    """--timeline: each lane in order, and what the four chapters say of their steps."""
+    """--timeline: each track in order, and what the four chapters say of their steps."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
-    def lanes(self, name, *flags):
-        """{(block, lane): [(kind, name, begin, end)]} of a step in fp16, in cycles."""
-        path = pathlib.Path(self.folder.name) / "lanes.json"
+    def tracks(self, name, *flags):
+        """{(block, track): [(kind, name, begin, end)]} of a step in fp16, in cycles."""
+        path = pathlib.Path(self.folder.name) / "tracks.json"
         sizes = ["--device", "cpu", "--dtype", "fp16", "--seqlen", "512", "--heads", "1", "--thread-order", "0"]
         subprocess.run(
             [BUILD / name, *sizes, "--check", "none", *flags, "--timeline", path], check=True, capture_output=True
         )
         trace = trace_of(self, path)
         self.assertIn("logical time of the CPU executor", trace["otherData"]["time"])
-        threads, lanes = {}, {}
+        threads, tracks = {}, {}
         for event in trace["traceEvents"]:
-            lane = (event["pid"], event["tid"])
+            track = (event["pid"], event["tid"])
             if event["ph"] == "M":
-                threads[lane] = event["args"]["name"]
+                threads[track] = event["args"]["name"]
             else:
                 begin = round(event["ts"] * 1000)
                 span = (event["cat"], event["name"], begin, begin + event["args"]["cycles"])
-                lanes.setdefault((*lane, threads[lane]), []).append(span)
-        return lanes
+                tracks.setdefault((*track, threads[track]), []).append(span)
+        return tracks
 
-    def spans(self, lanes, kind, block=None):
-        return [s for (pid, _, _), all in lanes.items() for s in all if s[0] == kind and block in (None, pid)]
+    def spans(self, tracks, kind, block=None):
+        return [s for (pid, _, _), all in tracks.items() for s in all if s[0] == kind and block in (None, pid)]
 
     @staticmethod
     def shared(some, others):
         return sum(max(0, min(a[3], b[3]) - max(a[2], b[2])) for a in some for b in others)
 
     def test_step04_waits_for_its_loads(self):
-        lanes = self.lanes("step04")
-        loads, products = self.spans(lanes, "load", 1), self.spans(lanes, "product", 1)
+        tracks = self.tracks("step04")
+        loads, products = self.spans(tracks, "load", 1), self.spans(tracks, "product", 1)
         self.assertTrue(loads and products)
         self.assertEqual(self.shared(loads, products), 0, "a block's products ran during its loads")
-        self.assertEqual(self.spans(lanes, "copy"), [])
+        self.assertEqual(self.spans(tracks, "copy"), [])
 
     def test_step06_copies_travel_during_products(self):
-        lanes = self.lanes("step06")
-        self.assertGreater(self.shared(self.spans(lanes, "copy", 1), self.spans(lanes, "product", 1)), 0)
-        self.assertEqual(self.spans(lanes, "load"), [])
+        tracks = self.tracks("step06")
+        self.assertGreater(self.shared(self.spans(tracks, "copy", 1), self.spans(tracks, "product", 1)), 0)
+        self.assertEqual(self.spans(tracks, "load"), [])
 
     def test_step07_twins_hide_each_others_softmax(self):
-        lanes = self.lanes("step07")
-        self.assertEqual({pid for pid, _, _ in lanes}, {1, 2})
-        self.assertGreater(self.shared(self.spans(lanes, "softmax", 1), self.spans(lanes, "product", 2)), 0)
+        tracks = self.tracks("step07")
+        self.assertEqual({pid for pid, _, _ in tracks}, {1, 2})
+        self.assertGreater(self.shared(self.spans(tracks, "softmax", 1), self.spans(tracks, "product", 2)), 0)
 
     def test_step08_takes_turns(self):
-        lanes = self.lanes("step08", "--head-dim", "128", "--threads", "1")
+        tracks = self.tracks("step08", "--head-dim", "128", "--threads", "1")
         self.assertEqual(
-            {name.split(", ")[1].split(":")[0] for *_, name in lanes if "warp" in name and ", " in name},
+            {name.split(", ")[1].split(":")[0] for *_, name in tracks if "warp" in name and ", " in name},
             {"producer", "consumer 1", "consumer 2"},
         )
         turns = [
-            [s for (*_, name), all in lanes.items() if name == f"warp {w}, consumer {w // 4}: products" for s in all]
+            [s for (*_, name), all in tracks.items() if name == f"warp {w}, consumer {w // 4}: products" for s in all]
             for w in (4, 8)
         ]
         self.assertEqual(self.shared(*turns), 0, "one tensor core ran two products at once")
         softmax = [
-            s for (*_, name), all in lanes.items() if name == "warp 4, consumer 1" for s in all if s[0] == "softmax"
+            s for (*_, name), all in tracks.items() if name == "warp 4, consumer 1" for s in all if s[0] == "softmax"
         ]
         self.assertGreater(self.shared(softmax, turns[1]), 0)
 
@@ -222,41 +195,6 @@ class Timeline(unittest.TestCase):
         subprocess.run(make, check=True)
         for name, text in stored.items():
             self.assertEqual((folder / name).read_text() == text, True, f"{name}: make pictures draws it anew")
-
-
-class ByAGpusClock(unittest.TestCase):
-    """What `make stepNN-timeline` has built. Skipped where that is nothing, and without a GPU."""
-
-    def setUp(self):
-        self.programs = sorted((BUILD / "timeline").glob("step[0-9][0-9]"))
-        if not self.programs or self.run_step(self.programs[0], "--plan").returncode:
-            self.skipTest("no stepNN-timeline in this build, or no GPU")
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = pathlib.Path(folder.name)
-
-    def run_step(self, program, *flags):
-        return subprocess.run([program, "--device", "gpu", *flags], capture_output=True, text=True)
-
-    def test_lanes(self):
-        for program in self.programs:
-            with self.subTest(program.name):
-                path, stamps = self.path / "lanes.json", self.path / "lanes.stamps"
-                done = self.run_step(program, "--dtype", "fp16", "--traffic", "off", "--timeline", path)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertRegex(done.stdout, r"timeline .* with timestamps, [0-9.]+ times the plain time")
-                trace = trace_of(self, path)
-                self.assertIn("clock of SM 0", trace["otherData"]["time"])
-                kinds = {event["cat"] for event in trace["traceEvents"] if event["ph"] == "X"}
-                self.assertLessEqual({"product", "wait"}, kinds)
-                self.assertEqual(self.run_step(program, "--timeline", stamps, "--traffic", "off").returncode, 0)
-                self.assertEqual(self.run_step(program, "--stamps", stamps, "--timeline", path).returncode, 0)
-
-    def test_a_usual_build_says_what_to_build(self):
-        name = self.programs[0].name
-        done = self.run_step(BUILD / name, "--dtype", "fp16", "--timeline", self.path / "lanes.svg")
-        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1))
-        self.assertIn(f"make {name}-timeline", done.stderr)
 
 
 class Browser(Film):
@@ -390,7 +328,7 @@ class Browser(Film):
             self.assert_clean(page)
 
     def test_timeline_page(self):
-        page = self.path / "lanes.html"
+        page = self.path / "tracks.html"
         subprocess.run([BUILD / "step08", *SMALL, "--timeline", page], check=True, capture_output=True)
         for width, scheme in ((390, "light"), (1440, "dark")):
             self.resize(width)

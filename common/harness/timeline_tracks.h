@@ -1,4 +1,4 @@
-// What a timeline is drawn from: the lanes of one SM. The CPU executor's are a model's (timeline_executor.cpp), a GPU's
+// What a timeline is drawn from: the tracks of one SM. The CPU executor's are a model's (timeline_executor.cpp), a GPU's
 // were noted by its warps (timeline_gpu.cpp).
 #pragma once
 
@@ -22,14 +22,14 @@ struct Span {
   std::string name, place;
 };
 /// What one warp does itself, or its products; or a row of copies, none of which begins before the last one has ended.
-struct Lane {
+struct Track {
   size_t block;
   int warp;  // -1: copies
   bool products;
   std::vector<Span> spans;
 };
-/// A warp's own lane, the one of its products, and whether it asks the copy engine.
-struct WarpLanes {
+/// A warp's own track, the one of its products, and whether it asks the copy engine.
+struct WarpTracks {
   size_t block;
   int warp;
   bool copies;
@@ -38,7 +38,7 @@ struct WarpLanes {
 struct Sm {
   std::vector<int64_t> blocks;
   std::vector<std::string> roles;  // by warp, of each block alike
-  std::vector<Lane> lanes;
+  std::vector<Track> tracks;
   int64_t end = 0;
   std::string busy;  // of its model: "tensor cores busy 45 %"
 };
@@ -48,13 +48,13 @@ struct BlockCopy {
   size_t block;
   Span span;
 };
-Sm sm_of(std::vector<int64_t> blocks, std::vector<WarpLanes> warps, const std::vector<BlockCopy>& copies);
+Sm sm_of(std::vector<int64_t> blocks, std::vector<WarpTracks> warps, const std::vector<BlockCopy>& copies);
 
 /// In logical time: the acts that the executor saw of a launch's first blocks, on a model of an SM.
 Sm replay(const executor::FilmedLaunch& launch, const Problem& problem);
 std::string model_rates();
 
 /// In cycles of SM 0's clock. `between`: what a warp computes between its products.
-Sm lanes_of(const NotedLaunch& launch, const std::string& between);
+Sm tracks_of(const NotedLaunch& launch, const std::string& between);
 
 }  // namespace attention
