@@ -81,9 +81,15 @@ def read_text(path):
 
 
 def write_whole(path, content):
-    """Writes text (in UTF-8) or bytes, whole or not at all. Two writers at once do not meet: the last one's file
-    stays."""
-    path = pathlib.Path(path)
+    """Writes text (in UTF-8) or bytes, whole or not at all; a full disk ends the program with one line. Two writers at
+    once do not meet: the last one's file stays."""
+    try:
+        _write_whole(pathlib.Path(path), content)
+    except OSError as error:
+        raise Stop(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _write_whole(path, content):
     content = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():  # /dev/null, a pipe: a rename would put a file in its place
         path.write_bytes(content)

@@ -207,7 +207,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const St
   value("--json", "FILE", "Write the results as JSON; - is standard output", name(options.json));
   value("--film", "FILE.html", "CPU executor: a page that plays what it saw, event by event", name(options.film));
   value("--timeline", "FILE",
-        "Lanes of warps and copies, in the CPU executor's logical time or (make stepNN-timeline) by a GPU's clock: a "
+        "Tracks of warps and copies, in the CPU executor's logical time or (make stepNN-timeline) by a GPU's clock: a "
         "page (.html), a picture (.svg), for ui.perfetto.dev (.json), or a GPU's timestamps (.stamps)",
         name(options.timeline));
   value("--stamps", "FILE", "Draw --timeline from a GPU's timestamps of an earlier run; nothing runs",

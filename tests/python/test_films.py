@@ -115,6 +115,16 @@ class Film(unittest.TestCase):
             self.assertEqual(len(done.stderr.splitlines()), 1)
         self.assertEqual(list(self.path.iterdir()), [])
 
+    def test_a_pair_that_cannot_be_written_is_one_line(self):
+        page, _ = self.make(BUILD / "step04", *SMALL)
+        before = sorted(self.path.iterdir())
+        for out in (pathlib.Path("/dev/full"), self.path / "no/both.html"):
+            make = ["python3", REPOSITORY / "plots/films/make_films.py", "--pair", page, page, "--out", out]
+            done = subprocess.run(make, capture_output=True, text=True)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
+            self.assertIn(f"{out}: cannot be written", done.stderr)
+        self.assertEqual(sorted(self.path.iterdir()), before)
+
 
 class Timeline(unittest.TestCase):
     """--timeline: each track in order, and what the four chapters say of their steps."""
@@ -201,6 +211,7 @@ class Browser(Film):
     """In Chromium, headless."""
 
     test_bytes_are_the_reports = test_nothing_is_left_where_it_cannot_be_written = test_costs_three_runs_at_most = None
+    test_a_pair_that_cannot_be_written_is_one_line = None
     test_the_playground_shows_the_readers_kernel = None
 
     @classmethod
